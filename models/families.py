@@ -1,0 +1,124 @@
+"""Encoder families as tables, free of torch: how each names its config fields and its weights.
+
+Canonical parameter names (ours, in PyTorch and in the builder) are words: `layers.0.attention.query.weight`.
+A family says what its checkpoints call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.config import EncoderConfig
+
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family of checkpoints.
+
+    config_names: EncoderConfig field → key of config.json. config_defaults: values of absent keys.
+    weight_names: canonical name → checkpoint name, `{i}` = layer number.
+    prefixes: what a checkpoint may put before every name, tried in order.
+    unused: prefixes of checkpoint names that the encoder does not need.
+    """
+
+    name: str
+    config_names: Mapping[str, str]
+    config_defaults: Mapping[str, Any]
+    weight_names: Mapping[str, str]
+    prefixes: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    def read_config(self, config: Mapping[str, Any]) -> EncoderConfig:
+        """The shape that a config.json describes. Raises ValueError naming the key that is missing or not supported."""
+        values = dict(self.config_defaults) | {
+            field: config[key] for field, key in self.config_names.items() if config.get(key) is not None
+        }
+        if missing := [key for field, key in self.config_names.items() if field not in values]:
+            raise ValueError(f"config.json: missing {', '.join(missing)}")
+        if values["activation"] not in _ACTIVATIONS:
+            raise ValueError(f"config.json: hidden_act {values['activation']!r} is not supported")
+        if config.get("position_embedding_type", "absolute") != "absolute":
+            raise ValueError(f"config.json: position_embedding_type {config['position_embedding_type']!r} is not supported")
+        return EncoderConfig.from_dict(values | {"family": self.name, "activation": _ACTIVATIONS[values["activation"]]})
+
+    def parameters(self, config: EncoderConfig) -> dict[str, str]:
+        """Every canonical parameter name of this shape, with its checkpoint name (prefix not included)."""
+        names = {}
+        for ours, theirs in self.weight_names.items():
+            if "{i}" not in ours:
+                names[ours] = theirs
+                continue
+            names |= {ours.format(i=i): theirs.format(i=i) for i in range(config.num_layers)}
+        return names
+
+    def find_prefix(self, names: Iterable[str]) -> str:
+        """The prefix that this checkpoint uses. Raises ValueError when its word table has none of the known names."""
+        present = set(names)
+        anchor = self.weight_names["embeddings.word.weight"]
+        for prefix in self.prefixes:
+            if prefix + anchor in present:
+                return prefix
+        raise ValueError(f"weights: no tensor named {' or '.join(p + anchor for p in self.prefixes)}")
+
+
+def _with_bias(names: Mapping[str, str]) -> dict[str, str]:
+    return {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in names.items() for kind in ("weight", "bias")}
+
+
+BERT = Family(
+    name="bert",
+    config_names={
+        "vocab_size": "vocab_size",
+        "dim": "hidden_size",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "ffn_dim": "intermediate_size",
+        "max_positions": "max_position_embeddings",
+        "num_token_types": "type_vocab_size",
+        "layer_norm_eps": "layer_norm_eps",
+        "activation": "hidden_act",
+        "pad_token_id": "pad_token_id",
+    },
+    config_defaults={"layer_norm_eps": 1e-12, "num_token_types": 2, "pad_token_id": 0, "activation": "gelu"},
+    weight_names={
+        "embeddings.word.weight": "embeddings.word_embeddings.weight",
+        "embeddings.position.weight": "embeddings.position_embeddings.weight",
+        "embeddings.token_type.weight": "embeddings.token_type_embeddings.weight",
+    }
+    | _with_bias(
+        {
+            "embeddings.norm": "embeddings.LayerNorm",
+            "layers.{i}.attention.query": "encoder.layer.{i}.attention.self.query",
+            "layers.{i}.attention.key": "encoder.layer.{i}.attention.self.key",
+            "layers.{i}.attention.value": "encoder.layer.{i}.attention.self.value",
+            "layers.{i}.attention.output": "encoder.layer.{i}.attention.output.dense",
+            "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+            "layers.{i}.ffn.up": "encoder.layer.{i}.intermediate.dense",
+            "layers.{i}.ffn.down": "encoder.layer.{i}.output.dense",
+            "layers.{i}.ffn_norm": "encoder.layer.{i}.output.LayerNorm",
+        }
+    ),
+    prefixes=("", "bert.", "model.", "0.auto_model."),
+    unused=("pooler.", "cls.", "classifier.", "embeddings.position_ids"),
+)
+
+FAMILIES: Mapping[str, Family] = {family.name: family for family in (BERT,)}
+
+
+def find_family(config: Mapping[str, Any]) -> Family:
+    """The family of a config.json. Raises ValueError naming its model_type and what is supported."""
+    model_type = config.get("model_type")
+    if model_type not in FAMILIES:
+        raise ValueError(f"config.json: model_type {model_type!r} is not supported; supported: {', '.join(sorted(FAMILIES))}")
+    return FAMILIES[model_type]
