@@ -1,0 +1,35 @@
+"""`python -m service BUNDLE`: serve one bundle, configured by the environment alone. What the container runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from service.bundle import open_bundle, read_manifest
+from service.errors import StartupError
+from service.server import EXIT_FAILED, serve
+from service.settings import load_settings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until a signal. -> the exit code"""
+    parser = argparse.ArgumentParser(prog="python -m service", description="Serve one bundle.")
+    parser.add_argument("bundle", type=Path, help="directory with manifest.json")
+    parser.add_argument("--host", help="address to listen on; default QKV_HOST or 127.0.0.1")
+    parser.add_argument("--port", type=int, help="port to listen on; default QKV_PORT or 8000")
+    options = parser.parse_args(arguments)
+    try:
+        settings, ignored = load_settings(host=options.host, port=options.port)
+        if ignored:
+            sys.stderr.write(f"ignored, set by Kubernetes for a Service of our name: {', '.join(ignored)}\n")
+        # What can be told at once is told before the port opens.
+        read_manifest(options.bundle)
+        return serve(settings, lambda: open_bundle(options.bundle))
+    except StartupError as error:
+        sys.stderr.write(f"cannot start: {error}\n")
+        return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

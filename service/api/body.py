@@ -1,0 +1,205 @@
+"""Body bytes → a checked request model: one strict parse, and refusals that name the field but never repeat the text.
+
+true is not 1, 8.0 is not 8, and only the first fault is told: a body of 50,000 faults costs no more than one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeVar
+
+from annotated_types import MinLen
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from service.engine.engine import Engine
+from service.engine.request import AttentionChoice, EncodeRequest
+from service.errors import MediaTypeError, NotFoundError, RequestError
+from service.exchange import Exchange
+from service.settings import Truncate
+
+# Every backslash escape, so that an escaped backslash before a `u` is never mistaken; group 1 is half of a pair alone.
+_ESCAPES = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+_SPEAKABLE = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+_JSON_TYPES: dict[type, str] = {
+    bool: "a boolean", int: "an integer", float: "a number with a fraction or exponent", str: "a string",
+    list: "a list", dict: "an object", type(None): "null",
+}  # fmt: skip
+_EXPECTED = {
+    "encoding_format": '"float" or "base64"',
+    "dimensions": "an integer from 1 to the model's dimension",
+    "include": 'a list of "embedding", "tokens", "outputs", "attention"',
+    "attention": "an object with `layers` and `heads`",
+    "attention.layers": '"last", "all" or a list of layer numbers',
+    "attention.heads": '"mean", "all" or a list of head numbers',
+    "truncate": 'a boolean, "error", "left" or "right"',
+    "normalize": "a boolean",
+    "add_special_tokens": "a boolean",
+}
+_BYTES_PER_VALUE = {"float": 12.0, "base64": 5.4, "safetensors": 4.0}
+SAFETENSORS = "application/vnd.safetensors"
+
+EncodingFormat = Literal["float", "base64"]
+IncludeName = Literal["embedding", "tokens", "outputs", "attention"]
+
+
+class _FirstFaultOnly(FailFast):
+    """`FailFast` for a member of a union, which must be hashable."""
+
+    def __hash__(self) -> int:
+        return hash(self.fail_fast)
+
+
+Numbers = Annotated[list[int], _FirstFaultOnly(), MinLen(1)]
+Includes = Annotated[list[IncludeName], _FirstFaultOnly(), MinLen(1)]
+Model = TypeVar("Model", bound="Body")
+
+
+def _cut_side(value: Any) -> Any:
+    """`true` = right and `false` = error, on every route."""
+    return {True: "right", False: "error"}[value] if isinstance(value, bool) else value
+
+
+TruncateField = Annotated[
+    Truncate | None,
+    BeforeValidator(_cut_side, json_schema_input_type=bool | Truncate | None),
+    Field(description="Side cut when a text is too long; `true` = `right`, `false` = `error`; default: the server's."),
+]
+
+
+class Body(BaseModel):
+    """Base of the request models. `extra` fields are kept aside so that the first unknown one can be named."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+
+class AttentionOptions(Body):
+    """Which attention weights."""
+
+    layers: Literal["last", "all"] | Numbers = Field("last", description="Layer numbers from 0.")
+    heads: Literal["mean", "all"] | Numbers = Field("all", description="Head numbers from 0; `mean` averages all.")
+
+
+def check_media_type(exchange: Exchange) -> None:
+    """Refuse what is not plain JSON, before a byte of it is read. Raises MediaTypeError."""
+    encoding = exchange.headers.get(b"content-encoding", b"identity").strip().lower()
+    if encoding not in (b"identity", b""):
+        raise MediaTypeError("content-encoding: only `identity` is taken")
+    media = exchange.headers.get(b"content-type", b"").split(b";", 1)[0].strip().lower()
+    if media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json")):
+        return
+    hint = (
+        "; curl -d needs -H 'content-type: application/json'" if media == b"application/x-www-form-urlencoded" else ""
+    )
+    raise MediaTypeError(f"content-type: application/json is taken{hint}")
+
+
+async def read_model(exchange: Exchange, engine: Engine, model: type[Model]) -> Model:
+    """Read the body and check it against the request model. Raises RequestError, BodySizeError, MediaTypeError."""
+    check_media_type(exchange)
+    settings = engine.settings
+    body = await exchange.read_body(max_bytes=settings.max_body_bytes, timeout_s=settings.request_timeout_s)
+    return parse(body, model)
+
+
+def parse(body: bytes, model: type[Model]) -> Model:
+    """Strict parse. Raises RequestError with the first fault."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        fault = _first(error)
+    if fault["type"] == "json_invalid" and b"\\u" in body:
+        mended = _ESCAPES.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], body)
+        if mended != body:
+            return parse(mended, model)
+    raise _refusal(fault, model)
+
+
+def _first(error: ValidationError) -> ErrorDetails:
+    return error.errors(include_url=False, include_context=False)[0]
+
+
+def _refusal(fault: ErrorDetails, model: type[Body]) -> RequestError:
+    if fault["type"] == "json_invalid":
+        return RequestError(f"body: {fault['msg']}".replace("Invalid JSON", "invalid JSON"), code="invalid_json")
+    if not fault["loc"]:
+        return RequestError(f"body: a JSON object is expected, got {describe(fault['input'])}")
+    name = str(fault["loc"][0])
+    if name == "attention" and len(fault["loc"]) > 1:
+        name = f"attention.{fault['loc'][1]}"
+    if fault["type"] == "missing":
+        return RequestError(f"{name}: this field is required", param=name, code="missing_field")
+    expected = _EXPECTED.get(name, "a string")
+    return RequestError(f"{name}: {expected} is expected, got {describe(fault['input'])}", param=name)
+
+
+def describe(value: Any) -> str:
+    """What a value is, without its text: a number is told, a string is not."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
+        return str(value)
+    if isinstance(value, list):
+        return "an empty list" if not value else f"a list of {len(value)}"
+    if isinstance(value, str):
+        return "an empty string" if not value else "another string"
+    return _JSON_TYPES.get(type(value), "something else")
+
+
+def refuse_unknown(body: Body, *, prefix: str = "") -> None:
+    """Raises RequestError naming the first field that this model does not have, and the one it may have meant."""
+    for name in body.model_extra or ():
+        known = sorted(type(body).model_fields)
+        if not _SPEAKABLE.fullmatch(name):
+            raise RequestError(f"unknown field in the body; known are {_listed(known)}", code="unknown_field")
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"known are {_listed(known)}"
+        raise RequestError(f"unknown field `{prefix}{name}`; {hint}", param=f"{prefix}{name}", code="unknown_field")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def check_model(model: str | None, engine: Engine) -> None:
+    """Raises NotFoundError for a model that is not the one loaded; an absent name means that one."""
+    if model is not None and model != engine.manifest.name:
+        raise NotFoundError(
+            f"model: only `{engine.manifest.name}` is loaded here", param="model", code="model_not_found"
+        )
+
+
+def asked_space(field: str | None, exchange: Exchange) -> str | None:
+    """The vector space that the caller's index was built in, from the body or the header. Raises RequestError."""
+    header = exchange.headers.get(b"embedding-space")
+    if header is None:
+        return field
+    if field is not None and field.encode() != header:
+        raise RequestError("embedding_space: the field and the header differ", param="embedding_space")
+    return header.decode("latin-1")
+
+
+def attention_choice(options: AttentionOptions | None) -> AttentionChoice:
+    """The engine's form of the attention options."""
+    if options is None:
+        return AttentionChoice()
+    layers, heads = options.layers, options.heads
+    return AttentionChoice(
+        layers=tuple(layers) if isinstance(layers, list) else layers,
+        heads=tuple(heads) if isinstance(heads, list) else heads,
+    )
+
+
+def answer_cost(encoding_format: str) -> float:
+    """Bytes that one value takes in the answer."""
+    return _BYTES_PER_VALUE[encoding_format]
+
+
+async def run(exchange: Exchange, engine: Engine, request: EncodeRequest) -> Any:
+    """Have the engine answer, unless the client leaves first; note what was answered."""
+    result = await exchange.unless_gone(engine.encode(request))
+    exchange.num_items, exchange.num_tokens = len(result.items), result.num_tokens
+    exchange.has_attention = "attention" in request.include
+    return result

@@ -1,0 +1,112 @@
+"""Health, metrics, models and the documentation: every route that is not hot, through FastAPI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+
+from service import metrics
+from service.api import models
+from service.api.schema import ERRORS, Health, ModelDetail, ModelList
+from service.errors import NotReadyError
+from service.state import Service
+
+UI = Path(__file__).parent.parent / "ui"
+
+_UNREADY_RETRY_S = 2.0
+
+
+def ops_router(service: Service) -> APIRouter:
+    """Probes, for an orchestrator: none of them waits for the model."""
+    router = APIRouter(tags=["operation"])
+
+    @router.get("/health/live", summary="The process answers", response_class=JSONResponse)
+    async def live() -> Response:
+        return JSONResponse({"status": "live"})
+
+    @router.get("/health/ready", summary="New work should be sent here", responses={503: ERRORS[503]})
+    async def ready() -> Response:
+        reason = service.unready_reason()
+        if reason is not None:
+            raise NotReadyError(reason, retry_after_s=_UNREADY_RETRY_S, code=_code(service))
+        return JSONResponse({"status": "ready"})
+
+    @router.get("/health", summary="What the service is doing", response_model=Health)
+    async def health() -> Response:
+        return _json(orjson.dumps(_health(service)))
+
+    @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    async def scrape() -> Response:
+        return Response(service.metrics.render(), media_type=metrics.CONTENT_TYPE)
+
+    return router
+
+
+def models_router(service: Service) -> APIRouter:
+    """What is served."""
+    router = APIRouter(tags=["models"])
+
+    @router.get("/v1/models", summary="The models loaded", response_model=ModelList, responses={503: ERRORS[503]})
+    async def model_list() -> Response:
+        return _json(models.model_list(service.admit()))
+
+    @router.get(
+        "/v1/models/{model_id:path}",
+        summary="One model, with its manifest and parity report",
+        response_model=ModelDetail,
+        responses={404: ERRORS[404], 503: ERRORS[503]},
+    )
+    async def model_detail(model_id: str) -> Response:
+        return _json(models.model_detail(service.admit(), model_id))
+
+    return router
+
+
+def docs_router() -> APIRouter:
+    """The documentation page: local files only, so that it works without a network."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/docs")
+    async def docs() -> Response:
+        return FileResponse(UI / "docs.html")
+
+    @router.get("/favicon.ico")
+    async def favicon() -> Response:
+        return FileResponse(UI / "swagger" / "favicon-32x32.png")
+
+    @router.get("/openapi.json")
+    async def openapi(request: Request) -> Response:
+        return _json(orjson.dumps(request.app.openapi()))
+
+    return router
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+def _code(service: Service) -> str:
+    return "draining" if service.is_draining else "not_ready"
+
+
+def _health(service: Service) -> dict[str, Any]:
+    reason = service.unready_reason()
+    state: dict[str, Any] = {
+        "status": "ready" if reason is None else "unready",
+        "reason": reason,
+        "requests_in_flight": service.num_in_flight,
+    }
+    if (engine := service.engine) is None:
+        return state
+    found = engine.health()
+    return state | {
+        "model": engine.manifest.name,
+        "provider": engine.runner_info().provider,
+        "queued_tokens": found.queued_tokens,
+        "running_calls": found.running_calls,
+        "last_call_age_s": found.last_call_age_s,
+    }

@@ -1,0 +1,150 @@
+"""The shapes of the answers, for the documentation alone: `engine.formats` writes the bytes, a test compares."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ErrorDetail(_Answer):
+    message: str = Field(description="Names the field, the limit and the value.")
+    type: str
+    param: str | None = Field(description="The field at fault.")
+    code: str = Field(description="What a program may branch on.")
+
+
+class ErrorAnswer(_Answer):
+    """Every error of every route."""
+
+    error: ErrorDetail
+
+
+class Usage(_Answer):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class TokenAnswer(_Answer):
+    id: int
+    text: str
+    start: int | None = Field(description="Code-point offset into the text as sent; null for special tokens.")
+    end: int | None
+    special: bool
+    sequence: int | None = Field(None, description="0 = the text, 1 = its pair; only for pairs.")
+
+
+class OutputsAnswer(_Answer):
+    shape: tuple[int, int] = Field(description="`[tokens, dim]`")
+    dtype: Literal["float32"]
+    data: list[list[float]] | str = Field(description="Nested lists, or base64 of little-endian float32.")
+
+
+class AttentionAnswer(_Answer):
+    layer: int
+    heads: Literal["mean"] | list[int]
+    layout: Literal["dense"]
+    offset: None = None
+    shape: list[int] = Field(description="`[heads, tokens, tokens]`; rows are queries and sum to 1.")
+    weights: list[Any] | str
+
+
+class ItemAnswer(_Answer):
+    index: int
+    object: Literal["embedding"] | None = None
+    embedding: list[float] | str | None = None
+    num_tokens: int = Field(description="Before truncation, special tokens included.")
+    truncated: bool
+    outputs: OutputsAnswer | None = None
+    tokens: list[TokenAnswer] | None = None
+    attention: list[AttentionAnswer] | None = None
+
+
+class EncodeAnswer(_Answer):
+    """What was not asked for is absent."""
+
+    object: Literal["list"]
+    model: str
+    data: list[ItemAnswer]
+    usage: Usage
+
+
+class EmbeddingItem(_Answer):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str = Field(description="Numbers, or base64 of little-endian float32.")
+
+
+class EmbeddingsAnswer(_Answer):
+    """OpenAI's list; with `include`, its items are those of `/v1/encode`."""
+
+    object: Literal["list"]
+    model: str
+    data: list[EmbeddingItem] | list[ItemAnswer]
+    usage: Usage
+
+
+class Health(_Answer):
+    status: Literal["ready", "unready"]
+    reason: str | None
+    requests_in_flight: int
+    model: str | None = None
+    provider: str | None = None
+    queued_tokens: int | None = None
+    running_calls: int | None = None
+    last_call_age_s: float | None = None
+
+
+class ModelSummary(_Answer):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    family: str
+    num_parameters: int
+    embedding: dict[str, Any]
+    embedding_space: str
+    max_input_tokens: int
+    max_input_tokens_source: str
+    prompts: list[str]
+    default_prompt_name: str | None
+    attention: dict[str, Any] | None
+    proof: dict[str, Any]
+    batch_invariant: str
+    backend: str
+    provider: str = Field(description="What runs, as the loaded session reports it.")
+    num_threads: int
+    num_workers: int
+    precision: str
+    graph: str
+    limits: dict[str, Any]
+
+
+class ModelList(_Answer):
+    object: Literal["list"]
+    data: list[ModelSummary]
+
+
+class ModelDetail(ModelSummary):
+    manifest: dict[str, Any]
+    parity: dict[str, Any] | None
+
+
+_MEANINGS = {
+    400: "The request can never succeed as it is",
+    404: "No such model or path",
+    412: "The index was built in another vector space",
+    413: "More body bytes than allowed",
+    415: "Not JSON, or compressed",
+    429: "The queue is full: see Retry-After",
+    500: "The model failed on this input",
+    503: "Loading or shutting down: see Retry-After",
+    504: "The request took longer than allowed",
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer, "description": text} for status, text in _MEANINGS.items()
+}

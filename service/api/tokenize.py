@@ -1,0 +1,42 @@
+"""`POST /v1/tokenize`: the tokens that the model would get, with offsets into the text as sent. Nothing is run."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from service.api.body import Body, TruncateField, check_model, read_model, refuse_unknown
+from service.api.encode import NativeInput
+from service.api.inputs import parse_inputs
+from service.engine.engine import Engine
+from service.engine.formats import native_json
+from service.engine.request import EncodeResult
+from service.exchange import Exchange, Reply
+
+
+class TokenizeBody(Body):
+    """What `POST /v1/tokenize` takes."""
+
+    input: NativeInput
+    model: str | None = Field(None, description="May be left out when one model is loaded.")
+    truncate: TruncateField = None
+    add_special_tokens: bool | None = Field(None, description="Frame token ids by the tokenizer's template.")
+    prompt_name: str | None = Field(None, description="Which of the model's prompts goes before each text.")
+
+
+async def tokenize(engine: Engine, exchange: Exchange) -> Reply:
+    """Answer with the tokens of each input."""
+    body = await read_model(exchange, engine, TokenizeBody)
+    refuse_unknown(body)
+    check_model(body.model, engine)
+    inputs = parse_inputs(body.input, engine, allow_pairs=True)
+    items = await exchange.unless_gone(
+        engine.tokenize(
+            inputs,
+            truncate=body.truncate,
+            add_special_tokens=bool(body.add_special_tokens),
+            prompt_name=body.prompt_name,
+        )
+    )
+    exchange.num_items, exchange.num_tokens = len(items), sum(item.num_used for item in items)
+    result = EncodeResult(items, exchange.num_tokens, embedding_space="")
+    return Reply(native_json(result, engine.manifest.name, "float"))

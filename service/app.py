@@ -1,0 +1,182 @@
+"""The app: routes, their documentation, and the life of the engine behind them.
+
+The model is loaded by a thread of its own, so that the process answers its liveness probe from the first moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Response
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from fastapi.openapi.utils import get_openapi
+from fastapi.staticfiles import StaticFiles
+from pydantic.json_schema import models_json_schema
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.api.body import SAFETENSORS, Body
+from service.api.encode import EncodeBody, encode
+from service.api.openai import EmbeddingsBody, embeddings
+from service.api.ops import UI, docs_router, models_router, ops_router
+from service.api.schema import ERRORS, EmbeddingsAnswer, EncodeAnswer
+from service.api.tokenize import TokenizeBody, tokenize
+from service.bundle import Bundle
+from service.engine.engine import Engine
+from service.errors import StartupError
+from service.middleware import Endpoint, Front
+from service.settings import Settings
+from service.state import Service
+
+API_VERSION = "1"
+
+_REF = "#/components/schemas/{model}"
+
+_log = logging.getLogger(__name__)
+
+Open = Callable[[Bundle, Service], Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class HotRoute:
+    """A POST route that `Front` answers itself, and how it is documented."""
+
+    endpoint: Endpoint
+    body: type[Body]
+    answer: type[Any]
+    summary: str
+    media_types: tuple[str, ...] = ()
+
+
+HOT_ROUTES: dict[str, HotRoute] = {
+    "/v1/encode": HotRoute(
+        encode, EncodeBody, EncodeAnswer, "Embeddings, tokens, token outputs and attention weights", (SAFETENSORS,)
+    ),
+    "/v1/embeddings": HotRoute(embeddings, EmbeddingsBody, EmbeddingsAnswer, "Embeddings, as OpenAI's clients ask"),
+    "/v1/tokenize": HotRoute(tokenize, TokenizeBody, EncodeAnswer, "The tokens that the model would get"),
+}
+
+
+class App(FastAPI):
+    """FastAPI with our front in place of its error layers: one place translates, whatever raised."""
+
+    def __init__(self, service: Service, **options: Any) -> None:
+        super().__init__(**options)
+        self.service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # FastAPI's own entry looks for tracing options in the environment at every request; nothing here uses them.
+        await Starlette.__call__(self, scope, receive, send)
+
+    def build_middleware_stack(self) -> ASGIApp:
+        app: ASGIApp = AsyncExitStackMiddleware(self.router)
+        for middleware in reversed(self.user_middleware):
+            app = middleware.cls(app, *middleware.args, **middleware.kwargs)
+        endpoints = {path: route.endpoint for path, route in HOT_ROUTES.items()}
+        return Front(app, service=self.service, endpoints=endpoints)
+
+    def openapi(self) -> dict[str, Any]:
+        """The schema, with the request models of the routes that read their body themselves."""
+        if self.openapi_schema is None:
+            schema = get_openapi(
+                title=self.title, version=self.version, description=self.description, routes=self.routes
+            )
+            bodies = [(route.body, "validation") for route in HOT_ROUTES.values()]
+            _, found = models_json_schema(bodies, ref_template=_REF)  # type: ignore[arg-type]
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(found["$defs"])
+            self.openapi_schema = schema
+        return self.openapi_schema
+
+
+def create_app(settings: Settings, prepare: Callable[[], Bundle], *, open_engine: Open | None = None) -> App:
+    """The app over one bundle.
+
+    prepare: gives the verified bundle; called in the loader's thread, may take long, raises StartupError.
+    open_engine: what starts the engine; tests put a fake model in here.
+    """
+    service = Service(settings)
+    app = App(
+        service,
+        title="qkv",
+        version=API_VERSION,
+        description="Attention encoders over HTTP: embeddings, token outputs and attention weights.",
+        lifespan=lambda _: _life(service, prepare, open_engine or _open_engine),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    for path, route in HOT_ROUTES.items():
+        _document(app, path, route)
+    for router in (models_router(service), ops_router(service), docs_router()):
+        app.include_router(router)
+    app.mount("/docs/assets", StaticFiles(directory=UI))
+    return app
+
+
+def _open_engine(bundle: Bundle, service: Service) -> Engine:
+    return Engine.start(bundle, service.settings, observer=service.metrics)
+
+
+@contextlib.asynccontextmanager
+async def _life(service: Service, prepare: Callable[[], Bundle], open_engine: Open) -> AsyncIterator[None]:
+    tasks = contextlib.AsyncExitStack()
+    loop = asyncio.get_running_loop()
+
+    def opened(engine: Engine) -> None:
+        service.opened(engine)
+        tasks.callback(loop.create_task(engine.watch()).cancel)
+
+    def failed(reason: str) -> None:
+        service.failure = reason
+
+    def load() -> None:
+        try:
+            engine = open_engine(prepare(), service)
+        except StartupError as error:
+            _log.error("cannot start: %s", error)
+            _tell(loop, failed, str(error))
+        except Exception as error:
+            _log.exception("cannot start")
+            _tell(loop, failed, f"{type(error).__name__}")
+        else:
+            _tell(loop, opened, engine)
+
+    threading.Thread(target=load, name="loader", daemon=True).start()
+    async with tasks:
+        yield
+        if service.engine is not None:
+            await service.engine.close(service.settings.drain_timeout_s)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], value: object) -> None:
+    # The loop may have ended while the model was loading: nobody is left to be told.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, value)
+
+
+def _document(app: FastAPI, path: str, route: HotRoute) -> None:
+    async def documented() -> Response:
+        raise AssertionError(f"{path} is answered by the front")
+
+    body = {"$ref": _REF.format(model=route.body.__name__)}
+    binary = {media: {"schema": {"type": "string", "format": "binary"}} for media in route.media_types}
+    app.add_api_route(
+        path,
+        documented,
+        methods=["POST"],
+        tags=["inference"],
+        summary=route.summary,
+        description=inspect.getdoc(inspect.getmodule(route.endpoint)),
+        response_model=route.answer,
+        responses={200: {"content": binary}, **ERRORS},
+        operation_id=path.rsplit("/", 1)[-1],
+        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": body}}}},
+    )

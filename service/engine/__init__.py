@@ -1,0 +1,1 @@
+"""The stages between a parsed request and its answer: tokenize, batch, run, select."""

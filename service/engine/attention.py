@@ -1,0 +1,96 @@
+"""Which attention weights are computed, how they are reduced, and whether the answer would be too large.
+
+Pure functions between a request's choice and the `attention.N` outputs of the `attend` graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from service.bundle import AttentionSpec
+from service.engine.batch import RowResult
+from service.engine.request import AttentionChoice, LayerAttention
+from service.errors import RequestError
+from service.runners.base import Array
+
+
+def select_layers(choice: AttentionChoice, spec: AttentionSpec) -> tuple[int, ...]:
+    """Layer numbers in the order asked. Raises RequestError for an empty, unknown or repeated choice."""
+    if choice.layers == "last":
+        return (spec.layers - 1,)
+    if choice.layers == "all":
+        return tuple(range(spec.layers))
+    return _checked("attention.layers", choice.layers, spec.layers)
+
+
+def select_heads(choice: AttentionChoice, spec: AttentionSpec) -> tuple[int, ...]:
+    """Head numbers in the order asked, all of them for `mean`. Raises RequestError as `select_layers` does."""
+    if choice.heads == "mean" or choice.heads == "all":
+        return tuple(range(spec.heads))
+    return _checked("attention.heads", choice.heads, spec.heads)
+
+
+def output_names(choice: AttentionChoice, spec: AttentionSpec) -> tuple[str, ...]:
+    """Names of the graph outputs that hold the chosen layers."""
+    return tuple(f"attention.{layer}" for layer in select_layers(choice, spec))
+
+
+def reduce(result: RowResult, choice: AttentionChoice, spec: AttentionSpec) -> tuple[LayerAttention, ...]:
+    """The chosen heads of the chosen layers of one row.
+
+    result: `attention.N` `[heads, seq, seq]` float32 for each chosen layer.
+    -> weights `[chosen heads, seq, seq]` float32, `[1, seq, seq]` for `mean`.
+    """
+    heads = select_heads(choice, spec)
+    return tuple(
+        _mean(layer, result[f"attention.{layer}"])
+        if choice.heads == "mean"
+        else LayerAttention(layer, heads, _pick(result[f"attention.{layer}"], heads))
+        for layer in select_layers(choice, spec)
+    )
+
+
+def num_values(choice: AttentionChoice, lengths: Sequence[int], spec: AttentionSpec) -> int:
+    """How many weights the answer holds for texts of these lengths. Raises RequestError for a bad choice."""
+    heads = len(select_heads(choice, spec))
+    num_matrices = len(select_layers(choice, spec)) * (1 if choice.heads == "mean" else heads)
+    return num_matrices * sum(length * length for length in lengths)
+
+
+def check_response_size(num_values: int, bytes_per_value: float, limit: int) -> None:
+    """Refuse an answer over the limit before it is computed. Raises RequestError saying what would shrink it.
+
+    num_values: floats of every kind in the answer. bytes_per_value: what one costs in the format asked for.
+    """
+    estimate = round(num_values * bytes_per_value)
+    if estimate > limit:
+        raise RequestError(
+            f"include: an answer of {limit} bytes allowed, this one would take about {estimate}; ask for safetensors "
+            '(Accept: application/vnd.safetensors, 4 bytes a value), fewer layers or heads, heads "mean", '
+            "or send fewer or shorter texts",
+            param="include",
+            code="output_too_large",
+        )
+
+
+def _checked(field: str, chosen: tuple[int, ...], size: int) -> tuple[int, ...]:
+    if not chosen:
+        raise RequestError(f"{field}: at least one of 0…{size - 1} needed, got an empty list", param=field)
+    for number in chosen:
+        if not 0 <= number < size:
+            raise RequestError(f"{field}: 0…{size - 1} allowed, got {str(number)[:20]}", param=field)
+    # A repeated number would send the same weights twice, and under one name in safetensors.
+    if len(set(chosen)) < len(chosen):
+        repeated = next(number for number in chosen if chosen.count(number) > 1)
+        raise RequestError(f"{field}: each number once, got {repeated} more than once", param=field)
+    return chosen
+
+
+def _pick(weights: Array, heads: tuple[int, ...]) -> Array:
+    return weights if heads == tuple(range(len(weights))) else weights[list(heads)]
+
+
+def _mean(layer: int, weights: Array) -> LayerAttention:
+    return LayerAttention(layer, "mean", weights.mean(axis=0, keepdims=True, dtype=np.float32))

@@ -1,0 +1,276 @@
+"""The orchestrator: a parsed request in, its answer out, through the stages in order.
+
+tokenize → select → check size → rows → batcher → finish. No branch on model kind: what differs is in the manifest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.bundle import PROBES, TOKENIZER, Bundle, Manifest, Role
+from service.engine import attention, batch
+from service.engine.batch import Row, RowResult
+from service.engine.batcher import Batcher, Outcome
+from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, Input, Timings
+from service.engine.tokenizer import Encoding, TextTokenizer
+from service.engine.vectors import finish
+from service.errors import BackendError, DeadlineError, RequestError, SpaceMismatchError, StartupError
+from service.metrics import NO_OBSERVER, Observer
+from service.parity import check_probes, load_probes
+from service.runners.base import Runner, RunnerInfo
+from service.runners.ort import OrtRunner
+from service.settings import Settings, Truncate
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """Whether the engine can answer, and what it is doing."""
+
+    is_ready: bool
+    reason: str | None
+    queued_tokens: int
+    running_calls: int
+    last_call_age_s: float | None
+
+
+class Engine:
+    """One bundle being served."""
+
+    def __init__(
+        self, bundle: Bundle, settings: Settings, *, runner: Runner, observer: Observer = NO_OBSERVER
+    ) -> None:
+        self.bundle = bundle
+        self.manifest: Manifest = bundle.manifest
+        self.settings = settings
+        self._runner = runner
+        self._observer = observer
+        self._canary_error: str | None = None
+        self._tokenizer = TextTokenizer(
+            bundle.file(TOKENIZER),
+            self.manifest.text,
+            max_text_chars=settings.max_text_chars,
+            token_ids=settings.token_ids,
+        )
+        self._batcher = Batcher(
+            self._compute,
+            num_workers=runner.info().num_workers,
+            max_queue_tokens=settings.max_queue_tokens,
+            max_call_tokens=settings.max_call_tokens,
+        )
+
+    @classmethod
+    def start(cls, bundle: Bundle, settings: Settings, *, observer: Observer = NO_OBSERVER) -> Engine:
+        """Load, prove and warm a verified bundle. Blocking; raises StartupError naming the file and field at fault."""
+        runner = OrtRunner.open(bundle, device=settings.device, num_threads=settings.num_threads)
+        report = check_probes(bundle.manifest, runner, load_probes(bundle.file(PROBES)), roles=("encode",))
+        if not report.passed:
+            faults = "; ".join(f"{gate.name}: {gate.worst} over {gate.limit} ({gate.case})" for gate in report.failures)
+            raise StartupError(f"{bundle.file(PROBES)}: the graph does not give the stored outputs: {faults}")
+        if bundle.manifest.proof.kind == "none":
+            _log.warning("bundle %s is unproved: nothing shows that it equals its PyTorch model", bundle.manifest.name)
+        engine = cls(bundle, settings, runner=runner, observer=observer)
+        engine._warm()
+        return engine
+
+    async def encode(self, request: EncodeRequest) -> EncodeResult:
+        """Answer one request. Raises the errors of `service.errors`; nothing is queued before everything was checked."""
+        started_s = time.monotonic()
+        space = self._check_space(request)
+        encodings = await self._tokenize(request)
+        role, outputs = self._graph_outputs(request)
+        self._check_size(request, encodings)
+        rows = [_row(encoding, role, outputs) for encoding in encodings]
+        tokenized_s = time.monotonic() - started_s
+        results, queue_s, run_s = await self._run(rows)
+        items = [self._finish(request, *pair) for pair in zip(encodings, results, strict=True)]
+        num_tokens = sum(len(encoding.ids) for encoding in encodings)
+        return EncodeResult(items, num_tokens, space, Timings(tokenized_s, queue_s, run_s))
+
+    async def tokenize(
+        self,
+        inputs: Sequence[Input],
+        *,
+        truncate: Truncate | None = None,
+        add_special_tokens: bool = False,
+        prompt_name: str | None = None,
+        param: str = "input",
+    ) -> list[EncodedItem]:
+        """The tokens of each input as the model would get them; nothing is run and no length is refused."""
+        request = EncodeRequest(
+            inputs,
+            include=frozenset({"tokens"}),
+            truncate=truncate,
+            prompt_name=prompt_name,
+            add_special_tokens=add_special_tokens,
+            param=param,
+        )
+        return [self._finish(request, encoding, {}) for encoding in await self._tokenize(request)]
+
+    def runner_info(self) -> RunnerInfo:
+        """What really runs."""
+        return self._runner.info()
+
+    def health(self) -> EngineHealth:
+        """Whether workers live, no call is stuck and the last proof of life was good."""
+        last = self._batcher.last_success_s
+        reason = self._canary_error
+        if self._batcher.num_alive() == 0:
+            reason = "no worker thread is alive"
+        elif self._batcher.longest_call_s() > self.settings.stuck_after_s:
+            reason = f"a call of the model has run for more than {self.settings.stuck_after_s:g} s"
+        return EngineHealth(
+            is_ready=reason is None,
+            reason=reason,
+            queued_tokens=self._batcher.num_tokens,
+            running_calls=self._batcher.num_running,
+            last_call_age_s=None if last is None else time.monotonic() - last,
+        )
+
+    async def watch(self) -> None:
+        """Prove life by a canary whenever nothing has run for a while; runs until cancelled."""
+        while True:
+            await asyncio.sleep(self.settings.canary_interval_s / 2)
+            last = self._batcher.last_success_s
+            if last is None or time.monotonic() - last > self.settings.canary_interval_s:
+                await self._canary()
+
+    async def close(self, timeout_s: float) -> None:
+        """Finish what was admitted, end what is left with an error, free the sessions."""
+        await self._batcher.close(timeout_s)
+        self._runner.close()
+
+    async def _canary(self) -> None:
+        try:
+            async with asyncio.timeout(self.settings.stuck_after_s):
+                await self._batcher.submit([self._probe_row(2)])
+            self._canary_error = None
+        except TimeoutError:
+            self._canary_error = f"the canary got no answer within {self.settings.stuck_after_s:g} s"
+        except BackendError as error:
+            self._canary_error = f"the canary failed: {error.message}"
+        except Exception:
+            _log.debug("the canary was not admitted", exc_info=True)
+
+    async def _tokenize(self, request: EncodeRequest) -> list[Encoding]:
+        prompt = self._tokenizer.resolve_prompt(request.prompt_name)
+        truncate = request.truncate or self.settings.truncate
+
+        def encode() -> list[Encoding]:
+            return self._tokenizer.encode(
+                request.inputs,
+                truncate=truncate,
+                prompt=prompt,
+                add_special_tokens=request.add_special_tokens,
+                with_tokens="tokens" in request.include,
+                param=request.param,
+            )
+
+        # Long texts would hold the event loop up; short ones cost less than a thread switch.
+        return await asyncio.to_thread(encode) if self._tokenizer.is_costly(request.inputs) else encode()
+
+    async def _run(self, rows: Sequence[Row]) -> tuple[list[RowResult], float, float]:
+        timeout_s = self.settings.request_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._batcher.submit(rows)
+        except TimeoutError:
+            raise DeadlineError(f"{timeout_s:g} s allowed for a request, and they are over") from None
+
+    def _graph_outputs(self, request: EncodeRequest) -> tuple[Role, tuple[str, ...]]:
+        outputs = ["pooled"] if "embedding" in request.include else []
+        if "outputs" in request.include:
+            outputs.append("token_embeddings")
+        if "attention" not in request.include:
+            return "encode", tuple(outputs) or ("pooled",)
+        layers = attention.select_layers(request.attention, self.manifest.attention)
+        return "attend", (*outputs, *(f"attention.{layer}" for layer in layers))
+
+    def _check_size(self, request: EncodeRequest, encodings: Sequence[Encoding]) -> None:
+        lengths = [len(encoding.ids) for encoding in encodings]
+        num_values = 0
+        if "embedding" in request.include:
+            num_values += len(lengths) * (request.dimensions or self.manifest.embedding.dim)
+        if "outputs" in request.include:
+            num_values += sum(lengths) * self.manifest.embedding.token_dim
+        if "attention" in request.include:
+            num_values += attention.num_values(request.attention, lengths, self.manifest.attention)
+        attention.check_response_size(num_values, request.bytes_per_value, self.settings.max_response_bytes)
+
+    def _finish(self, request: EncodeRequest, encoding: Encoding, result: RowResult) -> EncodedItem:
+        include = request.include
+        normalize = self.manifest.embedding.normalize if request.normalize is None else request.normalize
+        return EncodedItem(
+            num_tokens=encoding.num_tokens,
+            num_used=len(encoding.ids),
+            truncated=encoding.truncated,
+            embedding=finish(result["pooled"], normalize, request.dimensions) if "embedding" in include else None,
+            outputs=result["token_embeddings"] if "outputs" in include else None,
+            tokens=self._tokenizer.tokens(encoding) if "tokens" in include else None,
+            attention=attention.reduce(result, request.attention, self.manifest.attention)
+            if "attention" in include
+            else None,
+        )
+
+    def _check_space(self, request: EncodeRequest) -> str:
+        dim = self.manifest.embedding.dim
+        if request.dimensions is not None and not 1 <= request.dimensions <= dim:
+            raise RequestError(f"dimensions: 1 to {dim} allowed, got {request.dimensions}", param="dimensions")
+        space = vector_space(self.manifest, request.normalize, request.dimensions)
+        if request.embedding_space not in (None, space):
+            raise SpaceMismatchError(
+                f"embedding_space: this request gives vectors of {space}, the index was built in another one",
+                param="embedding_space",
+            )
+        return space
+
+    def _compute(self, role: Role, rows: Sequence[Row], is_alone: bool) -> list[Outcome]:
+        graph = self.manifest.graph(role)
+        started_s = time.monotonic()
+        inputs = batch.collate(graph, rows, pad_token_id=self.manifest.text.pad_token_id)
+        names = tuple(dict.fromkeys(name for row in rows for name in row.outputs))
+        arrays = self._runner.run(role, inputs, names, is_alone=is_alone)
+        results = batch.split(graph, rows, dict(zip(names, arrays, strict=True)))
+        real = sum(row.length for row in rows)
+        padded = len(rows) * max(row.length for row in rows)
+        self._observer.call_finished(role, len(rows), real, padded, time.monotonic() - started_s)
+        return [self._guarded(result) for result in results]
+
+    def _guarded(self, result: RowResult) -> Outcome:
+        if batch.is_finite(result):
+            return result
+        _log.error("model %s gave a value that is not finite", self.manifest.name)
+        return BackendError("the model gave a value that is not finite", code="non_finite_output")
+
+    def _warm(self) -> None:
+        for length in (2, min(64, self.manifest.text.max_tokens)):
+            for is_alone in (True, False):
+                self._compute("encode", [self._probe_row(length)], is_alone)
+
+    def _probe_row(self, length: int) -> Row:
+        ids = np.full(length, self.manifest.text.pad_token_id, dtype=np.int64)
+        return Row({"input_ids": ids}, length, "encode", ("pooled",))
+
+
+def _row(encoding: Encoding, role: Role, outputs: tuple[str, ...]) -> Row:
+    inputs = {"input_ids": encoding.ids, "token_type_ids": encoding.type_ids}
+    if encoding.pooling_mask is not None:
+        inputs["pooling_mask"] = encoding.pooling_mask
+    return Row(inputs, len(encoding.ids), role, outputs)
+
+
+def vector_space(manifest: Manifest, normalize: bool | None, dimensions: int | None) -> str:
+    """The space of a reply's vectors: the bundle's own, or one derived from it when the request changes the vectors."""
+    is_normalized = manifest.embedding.normalize if normalize is None else normalize
+    if is_normalized == manifest.embedding.normalize and dimensions in (None, manifest.embedding.dim):
+        return manifest.embedding_space
+    dim = dimensions or manifest.embedding.dim
+    return hashlib.sha256(f"{manifest.embedding_space} normalize={is_normalized} dim={dim}".encode()).hexdigest()

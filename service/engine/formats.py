@@ -1,0 +1,121 @@
+"""Response bytes straight from arrays: JSON with float lists or base64, and safetensors.
+
+Floats go from numpy to the wire without a Python object each. Knows no HTTP: the routes choose the format.
+base64 is of packed little-endian float32 values, row-major.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+from safetensors.numpy import save
+
+from service.engine.request import EncodedItem, EncodeResult, Include, LayerAttention, Token
+from service.runners.base import Array
+
+EncodingFormat = Literal["float", "base64"]
+Json = dict[str, Any]
+
+
+def native_json(result: EncodeResult, model: str, encoding_format: EncodingFormat) -> bytes:
+    """The reply of `/v1/encode`; what was not asked for is absent."""
+    pack = _PACK[encoding_format]
+    data = [{"index": index, **_fields(item, pack)} for index, item in enumerate(result.items)]
+    return _dump(_envelope(result, model, data))
+
+
+def openai_json(
+    result: EncodeResult, model: str, encoding_format: EncodingFormat, include: frozenset[Include]
+) -> bytes:
+    """The reply of `/v1/embeddings`: OpenAI's shape, with the native fields when more than vectors was asked for."""
+    pack = _PACK[encoding_format]
+    has_more = bool(include - {"embedding"})
+    data = []
+    for index, item in enumerate(result.items):
+        fields = _fields(item, pack)
+        wanted = fields if has_more else {"embedding": fields["embedding"]}
+        data.append({"object": "embedding", "index": index, **wanted})
+    return _dump(_envelope(result, model, data))
+
+
+def native_safetensors(result: EncodeResult, model: str) -> bytes:
+    """The reply of `/v1/encode` as one safetensors file.
+
+    `I.embedding` [dim], `I.outputs` [seq, dim], `I.attention.LAYER` [heads, seq, seq], all float32, for input I.
+    Metadata `response`: the JSON reply without those arrays.
+    """
+    tensors: dict[str, Array] = {}
+    data = []
+    for index, item in enumerate(result.items):
+        tensors |= {f"{index}.{name}": _plain(values) for name, values in _tensors(item).items()}
+        data.append({"index": index, **_fields(item, None)})
+    return save(tensors, metadata={"response": _dump(_envelope(result, model, data)).decode()})
+
+
+def _envelope(result: EncodeResult, model: str, data: list[Json]) -> Json:
+    usage = {"prompt_tokens": result.num_tokens, "total_tokens": result.num_tokens}
+    return {"object": "list", "model": model, "data": data, "usage": usage}
+
+
+def _fields(item: EncodedItem, pack: Callable[[Array], Any] | None) -> Json:
+    """One item's fields. pack: how an array is written; None leaves the arrays out."""
+    fields: Json = {}
+    if item.embedding is not None and pack is not None:
+        fields["embedding"] = pack(item.embedding)
+    fields |= {"num_tokens": item.num_tokens, "truncated": item.truncated}
+    if item.outputs is not None:
+        fields["outputs"] = {"shape": item.outputs.shape, "dtype": "float32"}
+        if pack is not None:
+            fields["outputs"]["data"] = pack(item.outputs)
+    if item.tokens is not None:
+        fields["tokens"] = _token_list(item.tokens)
+    if item.attention is not None:
+        fields["attention"] = [_layer(layer, pack) for layer in item.attention]
+    return fields
+
+
+def _token_list(tokens: tuple[Token, ...]) -> list[Json]:
+    # Offsets of a pair start anew in its second text: only there a token must say which one it is of.
+    has_pair = any(token.sequence == 1 for token in tokens)
+    return [_token(token) | ({"sequence": token.sequence} if has_pair else {}) for token in tokens]
+
+
+def _token(token: Token) -> Json:
+    return {"id": token.id, "text": token.text, "start": token.start, "end": token.end, "special": token.special}
+
+
+def _layer(layer: LayerAttention, pack: Callable[[Array], Any] | None) -> Json:
+    fields: Json = {
+        "layer": layer.layer,
+        "heads": layer.heads,
+        "layout": "dense",
+        "offset": None,
+        "shape": layer.weights.shape,
+    }
+    return fields if pack is None else fields | {"weights": pack(layer.weights)}
+
+
+def _tensors(item: EncodedItem) -> Mapping[str, Array]:
+    named = {"embedding": item.embedding, "outputs": item.outputs}
+    named |= {f"attention.{layer.layer}": layer.weights for layer in item.attention or ()}
+    return {name: values for name, values in named.items() if values is not None}
+
+
+def _plain(values: Array) -> Array:
+    """C-ordered float32: what orjson and safetensors write without a copy. -> the same shape"""
+    return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def _base64(values: Array) -> str:
+    return b64encode(np.ascontiguousarray(values, dtype="<f4").data).decode("ascii")
+
+
+def _dump(content: Json) -> bytes:
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+_PACK: dict[EncodingFormat, Callable[[Array], Any]] = {"float": _plain, "base64": _base64}

@@ -1,0 +1,118 @@
+"""What the engine is asked and what it answers: the types between the dialects and the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from service.runners.base import Array
+from service.settings import Truncate
+
+Include = Literal["embedding", "tokens", "outputs", "attention"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One text, or a pair of texts framed together by the tokenizer's pair template."""
+
+    text: str
+    pair: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIds:
+    """One sequence of token ids, used verbatim; `add_special_tokens` frames it by the tokenizer's template."""
+
+    ids: tuple[int, ...]
+
+
+Input = Text | TokenIds
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionChoice:
+    """Which weights: layer numbers from 0 (`last`, `all`), head numbers from 0 (`mean`, `all`)."""
+
+    layers: Literal["last", "all"] | tuple[int, ...] = "last"
+    heads: Literal["mean", "all"] | tuple[int, ...] = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeRequest:
+    """A parsed request, the same for every dialect.
+
+    param: the name that the dialect gives its inputs (`input`), used in error messages: `input[3]`.
+    bytes_per_value: what one float costs in the answer's format, for the size check (float JSON 12, base64 5.4, binary 4).
+    """
+
+    inputs: Sequence[Input]
+    include: frozenset[Include] = frozenset({"embedding"})
+    attention: AttentionChoice = AttentionChoice()
+    truncate: Truncate | None = None
+    dimensions: int | None = None
+    normalize: bool | None = None
+    prompt_name: str | None = None
+    add_special_tokens: bool = False
+    embedding_space: str | None = None
+    param: str = "input"
+    bytes_per_value: float = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of an item. start, end: code-point offsets into the text as sent, None for special and prompt tokens.
+
+    sequence: 0 for the text, 1 for its pair, None for special tokens.
+    """
+
+    id: int
+    text: str
+    start: int | None
+    end: int | None
+    special: bool
+    sequence: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerAttention:
+    """Weights of one layer. weights: `[heads, seq, seq]` float32; one averaged matrix when heads is `mean`."""
+
+    layer: int
+    heads: Literal["mean"] | tuple[int, ...]
+    weights: Array
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedItem:
+    """The answer for one input. num_tokens: before truncation, special tokens included; num_used: after it."""
+
+    num_tokens: int
+    num_used: int
+    truncated: bool
+    embedding: Array | None = None
+    outputs: Array | None = None
+    tokens: tuple[Token, ...] | None = None
+    attention: tuple[LayerAttention, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds spent by one request in each stage."""
+
+    tokenize_s: float
+    queue_s: float
+    run_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeResult:
+    """The answer for a whole request, in the order of its inputs.
+
+    num_tokens: tokens that were run, all items together (what `usage` reports).
+    """
+
+    items: list[EncodedItem]
+    num_tokens: int
+    embedding_space: str
+    timings: Timings = field(default_factory=lambda: Timings(0.0, 0.0, 0.0))

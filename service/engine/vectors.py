@@ -1,0 +1,21 @@
+"""What is done to a vector on the host: cut to fewer dimensions, scaled to length 1."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from service.runners.base import Array
+
+
+def finish(vector: Array, normalize: bool, dimensions: int | None) -> Array:
+    """The vector that is sent: cut first, then normalised, so that a cut one has length 1 too.
+
+    vector: `[..., dim]` float32. -> `[..., dimensions]` float32. A zero vector stays zero.
+    """
+    cut: Array = np.array(vector[..., :dimensions], dtype=np.float32)
+    if not normalize:
+        return cut
+    # In float64 the squares of large values do not overflow and those of small ones do not vanish.
+    norm = np.sqrt(np.square(cut, dtype=np.float64).sum(axis=-1, keepdims=True))
+    unit: Array = (cut / np.where(norm > 0, norm, 1.0)).astype(np.float32)
+    return unit

@@ -1,0 +1,134 @@
+"""The front of the app: every request passes here once, whatever answers it.
+
+Gives a request its id, turns every error into its answer (the one place that does), writes its log line and counts it.
+The hot routes are answered from here; FastAPI's routing and dependency layers serve the others and the documentation.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.engine.engine import Engine
+from service.errors import MethodError, NotFoundError, RequestError, ServiceError
+from service.exchange import ClientGoneError, Exchange, Reply
+from service.logs import log_fields
+from service.state import Service
+
+Endpoint = Callable[[Engine, Exchange], Awaitable[Reply]]
+
+# Nobody reads these lines: probes and scrapes come every few seconds.
+_QUIET = ("/health", "/metrics")
+_CLIENT_GONE = 499
+_MAX_MESSAGE_CHARS = 2_000
+
+_access = logging.getLogger("qkv.access")
+_log = logging.getLogger(__name__)
+
+
+class Front:
+    """Outermost ASGI layer. endpoints: the POST routes it answers itself, by path."""
+
+    def __init__(self, app: ASGIApp, *, service: Service, endpoints: Mapping[str, Endpoint]) -> None:
+        self._app = app
+        self._service = service
+        self._endpoints = endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = Exchange(scope, receive, send)
+        exchange.is_draining = self._service.is_draining
+        try:
+            await self._dispatch(exchange)
+        except ClientGoneError:
+            exchange.status, exchange.code = _CLIENT_GONE, "client_gone"
+        except Exception as error:
+            await self._refuse(exchange, error)
+        finally:
+            self._record(exchange)
+
+    async def _dispatch(self, exchange: Exchange) -> None:
+        path = exchange.scope["path"]
+        endpoint = self._endpoints.get(path)
+        if endpoint is None or exchange.scope["method"] != "POST":
+            await self._app(exchange.scope, exchange.receive, exchange.send)
+            return
+        exchange.route = path
+        engine = self._service.admit()
+        self._service.num_in_flight += 1
+        try:
+            reply = await endpoint(engine, exchange)
+            exchange.is_draining = self._service.is_draining
+            await exchange.answer(reply)
+        finally:
+            self._service.num_in_flight -= 1
+
+    async def _refuse(self, exchange: Exchange, error: Exception) -> None:
+        failure = translate(error, exchange.request_id)
+        exchange.code = failure.code
+        if not isinstance(error, ServiceError | HTTPException):
+            _log.error("request %s failed", exchange.request_id, exc_info=error)
+        if exchange.status == 0:
+            exchange.is_draining = self._service.is_draining
+            await exchange.answer(Reply(error_body(failure), failure.status, headers=failure.headers))
+
+    def _record(self, exchange: Exchange) -> None:
+        seconds = time.monotonic() - exchange.started_s
+        # A path in a log line or a label is the route's own, never what a caller typed.
+        exchange.route = exchange.route or getattr(exchange.scope.get("route"), "path", "unmatched")
+        metrics = self._service.metrics
+        metrics.request_finished(exchange.route, exchange.status, seconds, code=exchange.code)
+        if exchange.num_items:
+            metrics.items_answered(
+                exchange.route, exchange.num_items, exchange.num_tokens, has_attention=exchange.has_attention
+            )
+        level = logging.DEBUG if exchange.route.startswith(_QUIET) else logging.INFO
+        log_fields(_access, level, exchange.scope["method"], _access_fields(exchange, seconds))
+
+
+def _access_fields(exchange: Exchange, seconds: float) -> dict[str, Any]:
+    fields = {
+        "route": exchange.route,
+        "status": exchange.status,
+        "items": exchange.num_items,
+        "tokens": exchange.num_tokens,
+        "ms": round(seconds * 1000, 1),
+        "request_id": exchange.request_id,
+    }
+    return fields if exchange.code is None else fields | {"code": exchange.code}
+
+
+def translate(error: Exception, request_id: str) -> ServiceError:
+    """The error that a client is told about. What is not ours is a bug: a 500 that says only where to look."""
+    if isinstance(error, ServiceError):
+        return error
+    if isinstance(error, HTTPException):
+        return _from_http(error)
+    return ServiceError(f"internal error; the log of the server has it under request id {request_id}")
+
+
+def _from_http(error: HTTPException) -> ServiceError:
+    if error.status_code == 404:
+        return NotFoundError("there is no such path; /docs lists those that there are")
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        return MethodError(f"this path takes {allow}", allow=allow)
+    failure = RequestError("the request cannot be answered")
+    failure.status = error.status_code
+    return failure
+
+
+def error_body(error: ServiceError) -> bytes:
+    """The error object as bytes, bounded in size."""
+    body = error.body()
+    if len(error.message) > _MAX_MESSAGE_CHARS:
+        body["error"]["message"] = error.message[:_MAX_MESSAGE_CHARS] + "…"
+    return orjson.dumps(body)

@@ -1,0 +1,130 @@
+"""What a parity check found: one result per gate, each with its worst case. Knows no runner and no case.
+
+A gate passes when it was measured at least once and its worst value is within the limit: nothing passes by default.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from service.runners.base import Array, Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """Limits of one precision on one kind of device.
+
+    hidden: of token embeddings, relative to the largest reference value; embedding: absolute, on L2-normalised vectors;
+    cosine: of 1 - cos; invariance: of the same row alone, padded, permuted and in the other graph, measured like hidden
+    and embedding; attention and row_sum: absolute, on weights.
+    """
+
+    hidden: float
+    embedding: float
+    cosine: float
+    invariance: float
+    attention: float
+    row_sum: float
+
+
+GATES: Mapping[tuple[str, str], Gates] = {
+    ("float32", "cpu"): Gates(1e-5, 2e-6, 1e-6, 2e-6, 1e-5, 1e-5),
+    ("float32", "cuda"): Gates(1e-4, 2e-5, 1e-6, 2e-5, 1e-4, 1e-4),
+}
+
+
+def gates_for(precision: str, provider: str) -> Gates:
+    """The limits for what runs. Raises KeyError for a precision without limits.
+
+    provider: as `RunnerInfo` reports it; everything but CUDA is held to the limits of the CPU.
+    """
+    return GATES[precision, "cuda" if provider.lower().startswith("cuda") else "cpu"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class GateResult(_Frozen):
+    """One gate. worst: None = not a finite number, or never measured; case: where the worst value was seen."""
+
+    name: str
+    limit: float
+    worst: float | None
+    case: str
+    num_checks: int
+    passed: bool
+
+
+class ParityReport(_Frozen):
+    """The whole result; it holds no time and no path, so that the same check gives the same report.
+
+    reference: what the graphs were compared with; environment: versions and devices that computed it.
+    """
+
+    reference: str
+    form: Literal["quick", "full", "probes"]
+    num_cases: int
+    gates: tuple[GateResult, ...]
+    environment: dict[str, str]
+
+    @property
+    def passed(self) -> bool:
+        """True when every gate passed."""
+        return bool(self.gates) and not self.failures
+
+    @property
+    def failures(self) -> tuple[GateResult, ...]:
+        """The gates that failed."""
+        return tuple(gate for gate in self.gates if not gate.passed)
+
+
+class Ledger:
+    """Keeps the worst value of each gate while a check runs."""
+
+    def __init__(self, limits: Mapping[str, float]) -> None:
+        self.limits = dict(limits)
+        self._worst: dict[str, tuple[float, str]] = {}
+        self._num_checks = dict.fromkeys(limits, 0)
+
+    def note(self, gate: str, value: float, case: str) -> None:
+        """Count one check. A value that is not a number is worse than any other."""
+        value = math.inf if math.isnan(value) else value
+        self._num_checks[gate] += 1
+        if gate not in self._worst or value > self._worst[gate][0]:
+            self._worst[gate] = (value, case)
+
+    def note_array(self, gate: str, differences: Array, case: str) -> None:
+        """Count one check of many values; the worst one's index joins the case."""
+        if not differences.size:
+            return
+        # argmax takes the first NaN for the largest, as wanted.
+        index = np.unravel_index(int(np.argmax(differences)), differences.shape)
+        self.note(gate, float(differences[index]), f"{case}[{', '.join(str(int(i)) for i in index)}]")
+
+    def results(self) -> tuple[GateResult, ...]:
+        """One result per gate, in the order of the limits."""
+        return tuple(self._result(name, limit) for name, limit in self.limits.items())
+
+    def _result(self, name: str, limit: float) -> GateResult:
+        worst, case = self._worst.get(name, (math.inf, "never measured"))
+        return GateResult(
+            name=name,
+            limit=limit,
+            worst=worst if math.isfinite(worst) else None,
+            case=case,
+            num_checks=self._num_checks[name],
+            passed=worst <= limit,
+        )
+
+
+def environment_of(runner: Runner) -> dict[str, str]:
+    """What computed a report: the subject as it reports itself, and the version of numpy."""
+    info = runner.info()
+    return {"subject": info.backend, "provider": info.provider, "numpy": np.__version__}

@@ -1,0 +1,30 @@
+"""How many cores this process may really use: affinity and cgroup quota, never the host's count."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+_CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
+_CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
+
+
+def usable_cpus() -> int:
+    """At least 1: the least of the affinity mask and the cgroup's CPU quota, rounded up."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_quota()
+    return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+
+
+def cgroup_quota(v2: Path = _CGROUP_V2, v1: Path = _CGROUP_V1) -> float | None:
+    """CPUs granted by the cgroup, or None when there is no limit."""
+    try:
+        if v2.exists():
+            quota, period = v2.read_text().split()
+        else:
+            quota = (v1 / "cpu.cfs_quota_us").read_text().strip()
+            period = (v1 / "cpu.cfs_period_us").read_text().strip()
+        return None if quota in ("max", "-1") else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None

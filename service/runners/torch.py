@@ -1,0 +1,70 @@
+"""The PyTorch reference behind the runner seam: the same weights file through `models`, for parity only.
+
+The one file of the service that needs torch; nothing may import it but on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.config import EncoderConfig
+from models.encoder import Encoder
+from models.loading import load_encoder
+from models.pooling import pool
+from service.bundle import WEIGHTS, Bundle, GraphSpec, Manifest, TensorSpec
+from service.runners.base import Array, RunnerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class TorchRunner:
+    """Eager float32 on the CPU, for every graph that the manifest declares."""
+
+    manifest: Manifest
+    encoder: Encoder
+
+    @classmethod
+    def open(cls, bundle: Bundle) -> TorchRunner:
+        """Build what the manifest describes from the bundle's weights. Raises ValueError when they do not fit."""
+        config = EncoderConfig.from_dict(bundle.manifest.encoder)
+        return cls(bundle.manifest, load_encoder(config, bundle.file(WEIGHTS)))
+
+    def info(self) -> RunnerInfo:
+        """torch's own version, device and thread count."""
+        backend = f"torch {torch.__version__} eager float32"
+        return RunnerInfo(backend, provider="cpu", num_threads=torch.get_num_threads(), num_workers=1)
+
+    def load(self, role: str) -> None:
+        """Raises KeyError for a role that the bundle does not have."""
+        self._graph(role)
+
+    def run(
+        self, role: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, is_alone: bool = False
+    ) -> list[Array]:
+        """Compute the named outputs, in the order asked. Raises KeyError for a name that the graph does not declare."""
+        graph = self._graph(role)
+        specs = [graph.output(name) for name in outputs]
+        given = {spec.meaning: torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in graph.inputs}
+        with torch.inference_mode():
+            hidden, attentions = self.encoder(given["token_ids"], given["attention_mask"], given["token_types"])
+            found = [self._output(spec, hidden, given["pooling_mask"], attentions) for spec in specs]
+        return [tensor.numpy() for tensor in found]
+
+    def close(self) -> None:
+        """Nothing is held beyond this object."""
+
+    def _output(self, spec: TensorSpec, hidden: Tensor, pooling_mask: Tensor, attentions: Sequence[Tensor]) -> Tensor:
+        if spec.meaning == "token_embeddings":
+            return hidden
+        if spec.meaning == "pooled":
+            return pool(hidden, pooling_mask, self.manifest.embedding.pooling)
+        if spec.meaning == "attention":
+            return attentions[int(spec.name.rpartition(".")[2])]
+        raise KeyError(f"{spec.name}: the reference has no output that means {spec.meaning}")
+
+    def _graph(self, role: str) -> GraphSpec:
+        return {str(graph.role): graph for graph in self.manifest.graphs}[role]

@@ -1,0 +1,98 @@
+"""Every setting of the service: how to serve, never what is served (that is the manifest's).
+
+One frozen object, read once from the environment (prefix `QKV_`) and the command line, passed to `create_app`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.errors import StartupError
+
+PREFIX = "QKV_"
+# Kubernetes injects these for a Service named qkv: QKV_PORT=tcp://…, QKV_SERVICE_HOST, QKV_PORT_8000_TCP_ADDR, …
+_SERVICE_LINK = re.compile(r"QKV_(SERVICE_(HOST|PORT)\w*|PORT_\d+_(TCP|UDP)\w*)$")
+
+Truncate = Literal["error", "left", "right"]
+
+
+class Settings(BaseSettings):
+    """How to serve. Grouped by stage; every field is bounded and described."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    # where it listens
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="TCP port to listen on; 0 takes a free one and logs it.")
+    keep_alive_s: float = Field(
+        75.0, ge=1, le=3600, description="Seconds an idle connection stays open; above a load balancer's own timeout."
+    )
+    drain_delay_s: float = Field(
+        0.0, ge=0, le=600, description="Seconds after SIGTERM during which new connections still get 503."
+    )
+    drain_timeout_s: float = Field(
+        30.0, ge=1, le=3600, description="Longest wait after SIGTERM for requests in flight."
+    )
+
+    # what it takes
+    max_body_bytes: int = Field(16 * 2**20, ge=1024, description="Largest request body, in bytes.")
+    max_items: int = Field(2048, ge=1, description="Most inputs in one request.")
+    max_text_chars: int = Field(500_000, ge=1, description="Most characters in one text, checked before tokenising.")
+    max_response_bytes: int = Field(
+        128 * 2**20, ge=1024, description="Largest answer, in bytes, estimated before anything is computed."
+    )
+    truncate: Truncate = Field("error", description="What happens to a text over the limit when a request does not say.")
+    token_ids: Literal["framed", "verbatim"] = Field(
+        "framed", description="`framed` refuses token ids without the tokenizer's special tokens; `verbatim` takes any."
+    )
+
+    # how it queues
+    max_queue_tokens: int = Field(1_000_000, ge=1, description="Most tokens waiting or running; above it 429.")
+    max_call_tokens: int = Field(1024, ge=1, description="Most padded tokens in one call of the model (CPU).")
+    request_timeout_s: float = Field(300.0, gt=0, le=86_400, description="Longest life of a request; then 504.")
+
+    # where it runs
+    device: Literal["cpu", "cuda", "auto"] = Field(
+        "cpu", description="`cuda` refuses to start without a usable GPU; `auto` warns and says what runs."
+    )
+    num_threads: int = Field(
+        0, ge=0, le=1024, description="CPU threads for the model; 0 = as many as the cgroup and affinity allow."
+    )
+    canary_interval_s: float = Field(
+        10.0, gt=0, le=3600, description="Seconds without a call after which readiness is proved by a probe."
+    )
+    stuck_after_s: float = Field(
+        30.0, gt=0, le=3600, description="Seconds in one call of the model after which the server is not ready."
+    )
+
+    # what it tells
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level logged.")
+    log_format: Literal["text", "json"] = Field("text", description="One line a record: for people, or for machines.")
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _ignore_service_link(cls, value: Any) -> Any:
+        return 8000 if isinstance(value, str) and value.startswith("tcp://") else value
+
+
+def load_settings(**overrides: Any) -> tuple[Settings, list[str]]:
+    """Settings from the environment and overrides (None = not given), and the service-link names that were ignored.
+
+    Raises StartupError naming each bad or unknown variable.
+    """
+    names = {name for name in os.environ if name.upper().startswith(PREFIX)}
+    links = {name for name in names if _SERVICE_LINK.match(name) or os.environ[name].startswith("tcp://")}
+    known = {PREFIX + field.upper() for field in Settings.model_fields}
+    if unknown := sorted(name for name in names - links if name.upper() not in known):
+        raise StartupError(f"unknown settings: {', '.join(unknown)}; see docs/operations.md")
+    try:
+        settings = Settings(**{name: value for name, value in overrides.items() if value is not None})
+    except ValidationError as error:
+        faults = "; ".join(f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors(include_input=False))
+        raise StartupError(f"bad settings: {faults}") from None
+    return settings, sorted(links)
