@@ -1,0 +1,180 @@
+"""A model directory becomes a bundle: read, built, proved, written at once.
+
+    source ─ read_model → Model ─ build_graph → encode.onnx, attend.onnx
+           ─ prove → probes.safetensors, parity.json ─ seal → manifest.json
+
+The same source, packages and machine give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx
+
+from export.atomic import check_target, new_directory
+from export.build import build_graph, graph_spec
+from export.errors import ExportError
+from export.model import Model, read_model
+from export.prove import Progress, ProofRequest, Proved, prove
+from export.source import check_pin, locate
+from service.bundle import (
+    MANIFEST,
+    PARITY,
+    PROBES,
+    TOKENIZER,
+    WEIGHTS,
+    AttentionSpec,
+    Bundle,
+    EmbeddingSpec,
+    Manifest,
+    ProofSpec,
+    Role,
+    TextSpec,
+    open_bundle,
+    sha256_file,
+)
+from service.errors import StartupError
+from service.parity import ParityReport, save_probes
+
+_ROLES: tuple[Role, ...] = ("encode", "attend")
+_UNPROVED = ProofSpec(kind="none", reference="", batch_invariant="unproved")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A bundle that was written. warnings: what its user should know."""
+
+    path: Path
+    manifest: Manifest
+    report: ParityReport
+    warnings: tuple[str, ...]
+
+
+def export_model(  # noqa: PLR0913 - one parameter for each option of the command
+    source: str,
+    out: Path,
+    *,
+    name: str | None = None,
+    goldens: Path | None = None,
+    unproved: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Exported:
+    """Export a model directory, or a published model by its name, as a proved bundle at `out`.
+
+    name: the bundle's, else the directory's. goldens: a file to prove it with. unproved: accept a bundle without proof.
+    force: replace the bundle at `out`. Raises ExportError with every fault found; then nothing was written.
+    """
+    check_target(out, force=force)
+    location = locate(source)
+    model = read_model(location.path)
+    name = name or location.name
+    check_pin(name, model.weights_sha256)
+    request = ProofRequest(goldens, unproved, progress)
+    with new_directory(out, force=force) as work:
+        manifest = _write_model(work, name, model)
+        with TemporaryDirectory(dir=work) as scratch:
+            proved = prove(Bundle(work, manifest), model.checkpoint.tensors, request, scratch=Path(scratch))
+        manifest = _write_proof(work, manifest, proved)
+    return Exported(out, manifest, proved.report, model.warnings)
+
+
+def _write_model(work: Path, name: str, model: Model) -> Manifest:
+    shutil.copyfile(model.weights, work / WEIGHTS)
+    if sha256_file(work / WEIGHTS) != model.weights_sha256:
+        raise ExportError(f"{model.weights}: changed while it was read")
+    (work / TOKENIZER).write_bytes(model.tokenizer.content)
+    for role in _ROLES:
+        graph = build_graph(model.config, model.checkpoint.tensors, pooling=model.pooling.modes, role=role)
+        file = work / f"{role}.onnx"
+        file.write_bytes(graph.SerializeToString(deterministic=True))
+        onnx.checker.check_model(str(file), full_check=True)
+    return _draft(name, model)
+
+
+def _write_proof(work: Path, draft: Manifest, proved: Proved) -> Manifest:
+    save_probes(work / PROBES, proved.probes, proved.spec.reference)
+    (work / PARITY).write_text(proved.report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    names = (WEIGHTS, TOKENIZER, PROBES, PARITY, *(graph.file for graph in draft.graphs))
+    files = {name: sha256_file(work / name) for name in sorted(names)}
+    manifest = draft.model_copy(update={"proof": proved.spec, "files": files}).sealed()
+    (work / MANIFEST).write_bytes(manifest.to_bytes())
+    for file in work.iterdir():
+        file.chmod(0o644)
+    try:
+        open_bundle(work)
+    except StartupError as error:
+        raise ExportError(f"the bundle cannot be served: {error}") from None
+    return manifest
+
+
+def _draft(name: str, model: Model) -> Manifest:
+    config, pooling, prompts = model.config, model.pooling, model.prompts
+    return Manifest(
+        schema_version=1,
+        name=name,
+        family=config.family,
+        encoder=config.to_dict(),
+        source=dict(sorted(model.sha256.items())),
+        created_by=_created_by(),
+        num_parameters=model.checkpoint.num_parameters,
+        proof=_UNPROVED,
+        graphs=tuple(graph_spec(config, pooling=pooling.modes, role=role) for role in _ROLES),
+        text=TextSpec(
+            max_tokens=model.limit.max_tokens,
+            max_tokens_source=model.limit.source,
+            vocab_size=config.vocab_size,
+            pad_token_id=config.pad_token_id,
+            prompts=dict(prompts.texts),
+            default_prompt_name=prompts.default,
+            include_prompt=pooling.include_prompt,
+        ),
+        embedding=EmbeddingSpec(
+            dim=config.dim * len(pooling.modes),
+            token_dim=config.dim,
+            pooling=pooling.modes,
+            pooling_source=pooling.source,
+            normalize=model.normalize,
+        ),
+        attention=AttentionSpec(layers=config.num_layers, heads=config.num_heads, head_dim=config.head_dim),
+        embedding_space=embedding_space(model),
+        files={},
+    )
+
+
+def embedding_space(model: Model) -> str:
+    """SHA-256 over all that decides the vectors: two bundles with the same one can share an index."""
+    space = {
+        "weights": model.weights_sha256,
+        "tokenizer": hashlib.sha256(model.tokenizer.content).hexdigest(),
+        "pooling": model.pooling.modes,
+        "prompts": dict(model.prompts.texts),
+        "default_prompt_name": model.prompts.default,
+        "include_prompt": model.pooling.include_prompt,
+        "normalize": model.normalize,
+        "dim": model.config.dim * len(model.pooling.modes),
+        "precision": "float32",
+    }
+    canonical = json.dumps(space, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _created_by() -> dict[str, str]:
+    runtime = _version("onnxruntime", "onnxruntime-gpu")
+    return {"qkv": _version("qkv"), "onnx": _version("onnx"), "onnxruntime": runtime}
+
+
+def _version(*packages: str) -> str:
+    for package in packages:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return "0"

@@ -1,0 +1,164 @@
+"""The published weights, by header only: which tensors a safetensors file holds, where, and which the encoder needs.
+
+Reads no values: the graphs point at the offsets found here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from export.errors import ExportError
+from models.config import EncoderConfig
+from models.families import Family
+
+_LENGTH_BYTES = 8
+_MAX_HEADER_BYTES = 100_000_000
+_ITEM_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E5M2": 1, "F8_E4M3": 1,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+_LFS_STUB = b"version https://git-lfs"
+_OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor inside a file. dtype: as the header writes it. offset: from the start of the file, in bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The encoder's parameters in a file.
+
+    tensors: canonical name → where it lies. unmatched: tensors of the file that no part of the encoder uses.
+    """
+
+    tensors: Mapping[str, StoredTensor]
+    unmatched: tuple[str, ...]
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers in the encoder's own tensors."""
+        return sum(prod(tensor.shape) for tensor in self.tensors.values())
+
+
+def is_lfs_stub(head: bytes) -> bool:
+    """True when a file's first bytes are those of a Git LFS pointer."""
+    return head.startswith(_LFS_STUB)
+
+
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """Every tensor of a safetensors file by name. Raises ExportError naming the file and what is broken in it."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(_LENGTH_BYTES)
+        if is_lfs_stub(head + file.read(len(_LFS_STUB))):
+            raise ExportError(f"{path.name}: a Git LFS pointer, not weights: run `git lfs pull` in {path.parent}")
+        length = int.from_bytes(head, "little")
+        if len(head) < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, _MAX_HEADER_BYTES):
+            raise ExportError(f"{path.name}: header length {length}, file size {size}: truncated, or not safetensors")
+        file.seek(_LENGTH_BYTES)
+        header = _parse_json(path, file.read(length))
+    header.pop("__metadata__", None)
+    start = _LENGTH_BYTES + length
+    tensors = {name: _read_entry(path, name, entry, start) for name, entry in header.items()}
+    _check_end(path, tensors, start, size)
+    return tensors
+
+
+def _parse_json(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(content)
+    except ValueError as error:
+        raise ExportError(f"{path.name}: the header is not JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise ExportError(f"{path.name}: the header is a {type(header).__name__}, not an object")
+    return header
+
+
+def _read_entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        expected = prod(shape) * _ITEM_BYTES[dtype]
+        is_right = begin >= 0 and end - begin == expected
+    except (KeyError, TypeError, ValueError):
+        is_right = False
+    if not is_right:
+        raise ExportError(f"{path.name}: header entry {name!r} is wrong: {json.dumps(entry)[:200]}")
+    return StoredTensor(dtype, shape, start + begin, end - begin)
+
+
+def _check_end(path: Path, tensors: Mapping[str, StoredTensor], start: int, size: int) -> None:
+    end = max((tensor.offset + tensor.num_bytes for tensor in tensors.values()), default=start)
+    if end != size:
+        raise ExportError(
+            f"{path.name}: the header describes {end} bytes, the file has {size}: truncated, or not whole"
+        )
+
+
+def match_checkpoint(family: Family, config: EncoderConfig, stored: Mapping[str, StoredTensor]) -> Checkpoint:
+    """Find every parameter of the encoder in a file. Raises ExportError with all that are missing or do not fit."""
+    try:
+        prefix = family.find_prefix(stored)
+    except ValueError as error:
+        raise ExportError(str(error)) from None
+    shapes = parameter_shapes(config)
+    tensors, used, faults = {}, set(), []
+    for ours, theirs in family.parameters(config).items():
+        name = _find_name(prefix + theirs, stored)
+        if name is None:
+            faults.append(f"model.safetensors: {prefix + theirs} ({ours}): missing")
+            continue
+        used.add(name)
+        tensors[ours] = stored[name]
+        faults += _tensor_faults(name, stored[name], shapes[ours])
+    if faults:
+        raise ExportError("the weights do not fit config.json", faults)
+    unused = tuple(prefix + part for part in family.unused) + family.unused
+    return Checkpoint(tensors, tuple(sorted(name for name in set(stored) - used if not name.startswith(unused))))
+
+
+def _find_name(name: str, stored: Mapping[str, StoredTensor]) -> str | None:
+    old = name
+    for ours, theirs in _OLD_NAMES.items():
+        old = old.replace(ours, theirs)
+    return next((candidate for candidate in (name, old) if candidate in stored), None)
+
+
+def _tensor_faults(name: str, tensor: StoredTensor, shape: tuple[int, ...]) -> list[str]:
+    faults = []
+    if tensor.shape != shape:
+        faults.append(f"model.safetensors: {name}: shape {list(tensor.shape)}, config.json asks for {list(shape)}")
+    if tensor.dtype != "F32":
+        faults.append(f"model.safetensors: {name}: dtype {tensor.dtype}, only F32 is supported")
+    return faults
+
+
+def parameter_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every canonical parameter of an encoder."""
+    dim, ffn = config.dim, config.ffn_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word.weight": (config.vocab_size, dim),
+        "embeddings.position.weight": (config.max_positions, dim),
+        "embeddings.token_type.weight": (config.num_token_types, dim),
+        "embeddings.norm.weight": (dim,),
+        "embeddings.norm.bias": (dim,),
+    }
+    linears = {f"attention.{part}": (dim, dim) for part in ("query", "key", "value", "output")}
+    linears |= {"ffn.up": (ffn, dim), "ffn.down": (dim, ffn)}
+    for i in range(config.num_layers):
+        for part, shape in linears.items():
+            shapes |= {f"layers.{i}.{part}.weight": shape, f"layers.{i}.{part}.bias": shape[:1]}
+        for part in ("attention_norm", "ffn_norm"):
+            shapes |= {f"layers.{i}.{part}.{kind}": (dim,) for kind in ("weight", "bias")}
+    return shapes

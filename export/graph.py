@@ -1,0 +1,88 @@
+"""A graph under construction: names are chosen here, nodes are appended in order, weights stay in their own file.
+
+Knows ONNX, and no model: `build` says what is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from export.checkpoint import StoredTensor
+
+OPSET = 20
+IR_VERSION = 10
+AXES_2D = ("batch", "seq")
+
+
+class GraphBuilder:
+    """Collects the nodes, weights and outputs of one graph; the same calls give the same bytes.
+
+    weights_file: where the external data lies, relative to the graph.
+    """
+
+    def __init__(self, name: str, weights: Mapping[str, StoredTensor], *, weights_file: str) -> None:
+        self._name = name
+        self._weights = weights
+        self._weights_file = weights_file
+        self._nodes: list[onnx.NodeProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._initializers: dict[str, onnx.TensorProto] = {}
+
+    def input(self, name: str, axes: Sequence[str | int] = AXES_2D) -> str:
+        """Declare an int64 input."""
+        self._inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, list(axes)))
+        return name
+
+    def output(self, name: str, axes: Sequence[str | int]) -> None:
+        """Declare a float32 output; a node must have that name."""
+        self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(axes)))
+
+    def weight(self, name: str) -> str:
+        """A stored tensor by its canonical name: a reference into the weights file, never a copy."""
+        if name not in self._initializers:
+            self._initializers[name] = _external(name, self._weights[name], self._weights_file)
+        return name
+
+    def constant(self, name: str, value: NDArray[Any]) -> str:
+        """A small tensor that lies inside the graph. Raises ValueError when the name stands for another value."""
+        tensor = numpy_helper.from_array(value, name)
+        if self._initializers.setdefault(name, tensor) != tensor:
+            raise ValueError(f"constant {name} has two values")
+        return name
+
+    def floats(self, name: str, value: float) -> str:
+        """A float32 scalar."""
+        return self.constant(name, np.array(value, dtype=np.float32))
+
+    def ints(self, name: str, *values: int) -> str:
+        """An int64 vector: axes, shapes."""
+        return self.constant(name, np.array(values, dtype=np.int64))
+
+    def node(self, op: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
+        """Append a node with one output; node and output carry `name`."""
+        self._nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def model(self) -> onnx.ModelProto:
+        """The finished model: standard operators only, no local paths, no clock."""
+        graph = helper.make_graph(
+            self._nodes, self._name, self._inputs, self._outputs, list(self._initializers.values())
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="qkv")
+        model.ir_version = IR_VERSION
+        return model
+
+
+def _external(name: str, stored: StoredTensor, location: str) -> onnx.TensorProto:
+    tensor = onnx.TensorProto(name=name, data_type=TensorProto.FLOAT, dims=stored.shape)
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", stored.offset), ("length", stored.num_bytes)):
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor

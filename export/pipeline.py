@@ -1,0 +1,201 @@
+"""What sentence-transformers' files say of a model: modules, pooling, prompts, length. Read, never guessed.
+
+Without `modules.json` it is what sentence-transformers makes of a bare Transformer: mean pooling, not normalised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from export.source import SourceDirectory
+from models.config import EncoderConfig
+from models.families import Family, find_family
+
+# The order is that in which sentence-transformers concatenates the flags that are true.
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_MODES = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weightedmean",
+    "lasttoken": "lasttoken",
+}
+_MODULES = {
+    f"sentence_transformers.{path}": kind
+    for kind in ("Transformer", "Pooling", "Normalize")
+    for path in (
+        f"models.{kind}",
+        f"models.{kind.lower()}.{kind}",
+        f"base.modules.{kind.lower()}.{kind}",
+        f"sentence_transformer.modules.{kind.lower()}.{kind}",
+    )
+}
+_ORDERS = (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize"))
+# transformers writes 1e30 where a tokenizer knows no limit.
+_MAX_SANE_LENGTH = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """Folders of the modules, "" or "name/".
+
+    model: where config.json, weights and tokenizer lie. pooling: None = no pooling module. normalize: there is one.
+    """
+
+    model: str = ""
+    pooling: str | None = None
+    normalize: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """modes: concatenated in this order. source: the file that says so, or "default"."""
+
+    modes: tuple[str, ...] = ("mean",)
+    source: str = "default"
+    include_prompt: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Texts that are put before the input, by name."""
+
+    texts: Mapping[str, str]
+    default: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The longest input, special tokens included, and the file and key that set it."""
+
+    max_tokens: int
+    source: str
+
+
+def read_modules(source: SourceDirectory) -> Modules:
+    """The pipeline of modules.json. Faults: a module or an order that is not supported."""
+    entries = source.read_json("modules.json")
+    if entries is None:
+        return Modules()
+    if not (isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)):
+        source.faults.append("modules.json: a list of modules is needed")
+        return Modules()
+    kinds = tuple(_MODULES.get(str(entry.get("type"))) for entry in entries)
+    for entry, kind in zip(entries, kinds, strict=True):
+        if kind is None:
+            source.refuse("modules.json", "type", entry.get("type"), "Transformer, Pooling and Normalize are")
+    if None not in kinds and kinds not in _ORDERS:
+        source.refuse("modules.json", "type", list(kinds), "the order is Transformer, Pooling and, if any, Normalize")
+    folders = [f"{path}/" if (path := str(entry.get("path") or "")) else "" for entry in entries]
+    if len(kinds) > 2:
+        _check_normalize(source, folders[2])
+    return Modules(folders[0] if folders else "", folders[1] if len(folders) > 1 else None, "Normalize" in kinds)
+
+
+def _check_normalize(source: SourceDirectory, folder: str) -> None:
+    file = f"{folder}config.json"
+    for key, value in source.read_object(file).items() if folder else ():
+        if key in ("module_input_name", "module_output_name") and value not in (None, "sentence_embedding"):
+            source.refuse(file, key, value, "sentence_embedding is")
+
+
+def read_config(source: SourceDirectory, modules: Modules) -> tuple[Family, EncoderConfig] | None:
+    """The family and the shape in config.json; None and a fault when it is not supported."""
+    num_faults = len(source.faults)
+    config = source.read_object(f"{modules.model}config.json", is_required=True)
+    if len(source.faults) > num_faults:
+        return None
+    for key in ("is_decoder", "add_cross_attention"):
+        if config.get(key):
+            source.refuse("config.json", key, config[key], "only encoders are")
+    try:
+        family = find_family(config)
+        return family, family.read_config(config)
+    except (TypeError, ValueError) as error:
+        source.faults.append(
+            f"{modules.model}{error}" if str(error).startswith("config.json") else f"config.json: {error}"
+        )
+        return None
+
+
+def read_pooling(source: SourceDirectory, modules: Modules, dim: int | None) -> Pooling:
+    """How token vectors become one: the older flags or the newer `pooling_mode`.
+
+    Faults: a mode that is not known, another dimension than the encoder's.
+    """
+    if modules.pooling is None:
+        return Pooling()
+    file = f"{modules.pooling}config.json"
+    config = source.read_object(file, is_required=True)
+    for key in ("word_embedding_dimension", "embedding_dimension"):
+        if dim is not None and config.get(key, dim) != dim:
+            source.refuse(file, key, config[key], f"the encoder gives {dim}")
+    include_prompt = config.get("include_prompt", True)
+    if not isinstance(include_prompt, bool):
+        source.refuse(file, "include_prompt", include_prompt, "true and false are")
+    return Pooling(_read_modes(source, file, config), file, bool(include_prompt))
+
+
+def _read_modes(source: SourceDirectory, file: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    if "pooling_mode" not in config:
+        return tuple(mode for flag, mode in _FLAGS.items() if config.get(flag)) or ("mean",)
+    value = config["pooling_mode"]
+    names = value if isinstance(value, list) else [value]
+    if not names or any(not isinstance(name, str) or name not in _MODES for name in names):
+        source.refuse(file, "pooling_mode", value, f"{', '.join(_MODES)} are")
+        return ("mean",)
+    return tuple(_MODES[name] for name in names)
+
+
+def read_prompts(source: SourceDirectory) -> Prompts:
+    """The prompts of config_sentence_transformers.json. Faults: values that are not texts, a default without a text."""
+    file = "config_sentence_transformers.json"
+    config = source.read_object(file)
+    prompts = config.get("prompts") or {}
+    if not isinstance(prompts, dict) or any(not isinstance(text, str | None) for text in prompts.values()):
+        source.refuse(file, "prompts", prompts, "an object of texts is needed")
+        return Prompts({}, None)
+    default = config.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        source.refuse(file, "default_prompt_name", default, f"prompts are {', '.join(prompts) or 'not given'}")
+        return Prompts({}, None)
+    return Prompts({name: text or "" for name, text in prompts.items()}, default)
+
+
+def read_limit(source: SourceDirectory, modules: Modules, config: EncoderConfig) -> Limit:
+    """The least of what is set, by the first file that sets it.
+
+    What tokenizer.json bakes in does not count: it is an artefact of how that file was saved.
+    """
+    limits = [
+        (_read_limit(source, f"{modules.model}{file}", key), f"{modules.model}{file}: {key}")
+        for file, key in (
+            ("sentence_bert_config.json", "max_seq_length"),
+            ("tokenizer_config.json", "model_max_length"),
+        )
+    ]
+    positions = config.max_positions - config.position_offset
+    limits.append((positions, f"{modules.model}config.json: max_position_embeddings"))
+    return min(
+        (Limit(limit, origin) for limit, origin in limits if limit is not None), key=lambda limit: limit.max_tokens
+    )
+
+
+def _read_limit(source: SourceDirectory, file: str, key: str) -> int | None:
+    value = source.read_object(file).get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1 or value < 3:
+        source.refuse(file, key, value, "a whole number from 3 is needed")
+        return None
+    return int(value) if value <= _MAX_SANE_LENGTH else None

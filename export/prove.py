@@ -1,0 +1,216 @@
+"""The proof of a bundle that is about to be written, through the runner that will serve it.
+
+With torch: the battery against the PyTorch encoder, on the published and on random weights. Without: goldens made by
+another library, and the battery's questions that need no reference (alone ≡ padded ≡ permuted, encode ≡ attend, finite,
+sound weights).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from export.checkpoint import StoredTensor
+from export.errors import ExportError
+from export.scramble import scramble_bundle
+from service.bundle import WEIGHTS, Bundle, Manifest, Proof, ProofSpec, Role, sha256_file
+from service.errors import StartupError
+from service.parity import (
+    GateResult,
+    ParityReport,
+    Probe,
+    Probes,
+    Runners,
+    check_probes,
+    load_probes,
+    make_probes,
+    run_battery,
+)
+from service.runners.base import Array, Runner, RunnerInfo
+from service.runners.ort import OrtRunner
+
+GOLDENS = Path(__file__).parent / "goldens"
+Progress = Callable[[str, int, int], None]
+
+# What a runner that is compared with itself cannot show.
+_NEEDS_REFERENCE = frozenset({"token_embeddings", "pooled", "cosine", "attention"})
+_ROLES: tuple[Role, ...] = ("encode", "attend")
+_NO_REFERENCE = "none: the graphs' own outputs"
+_NO_PROOF = (
+    "nothing to prove the bundle with: install the torch extra (pip install 'qkv[torch]'), give --goldens FILE "
+    "(made by tools/make_goldens.py), or give --unproved"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProofRequest:
+    """What to prove with.
+
+    goldens: a file to use instead of the ones that come with this package. is_unproved_allowed: no proof is accepted.
+    progress: called with (what is checked, done, total).
+    """
+
+    goldens: Path | None = None
+    is_unproved_allowed: bool = False
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """What the manifest, probes.safetensors and parity.json hold. reference: what computed the probes."""
+
+    spec: ProofSpec
+    probes: tuple[Probe, ...]
+    report: ParityReport
+
+
+def prove(bundle: Bundle, tensors: Mapping[str, StoredTensor], request: ProofRequest, *, scratch: Path) -> Proved:
+    """Prove the graphs of a bundle by all that is at hand. Raises ExportError with every failed gate.
+
+    tensors: where the encoder's parameters lie in its weights. scratch: an empty directory, for random weights.
+    """
+    goldens = _find_goldens(bundle, request.goldens)
+    reference = _open_reference(bundle)
+    if goldens is None and reference is None and not request.is_unproved_allowed:
+        raise ExportError(_NO_PROOF)
+    with _opened(bundle) as subject:
+        if reference is None:
+            return _prove_alone(bundle, subject, goldens, request.progress)
+        scrambled = scramble_bundle(bundle, tensors, scratch)
+        with _opened(scrambled) as random_subject:
+            pairs = (Runners(subject, reference), Runners(random_subject, _reference(scrambled)))
+            return _prove_by_torch(bundle.manifest, pairs, goldens, request.progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _EveryCore:
+    """A runner whose every call may use every core: the battery is the only thing that runs."""
+
+    runner: Runner
+
+    def info(self) -> RunnerInfo:
+        return self.runner.info()
+
+    def load(self, role: str) -> None:
+        self.runner.load(role)
+
+    def run(
+        self, role: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, is_alone: bool = True
+    ) -> list[Array]:
+        return self.runner.run(role, inputs, outputs, is_alone=True)
+
+    def close(self) -> None:
+        self.runner.close()
+
+
+def _on_every_core(pair: Runners) -> Runners:
+    return Runners(_EveryCore(pair.subject), pair.reference)
+
+
+def _prove_by_torch(
+    manifest: Manifest, pairs: tuple[Runners, Runners], goldens: Probes | None, progress: Progress | None
+) -> Proved:
+    published, scrambled = pairs
+    text = published.reference.info().backend
+    probes = make_probes(manifest, published.reference)
+    reports = {
+        "": run_battery(manifest, _on_every_core(published), progress=_titled(progress, "against PyTorch")),
+        "random weights: ": run_battery(
+            manifest, _on_every_core(scrambled), progress=_titled(progress, "random weights")
+        ),
+        "probes: ": check_probes(manifest, published.subject, Probes(text, probes, {}), roles=_ROLES),
+    }
+    if goldens is not None:
+        reports["goldens: "] = check_probes(manifest, published.subject, goldens, roles=_ROLES)
+    return _proved("pytorch", text, probes, reports)
+
+
+def _prove_alone(bundle: Bundle, subject: Runner, goldens: Probes | None, progress: Progress | None) -> Proved:
+    manifest = bundle.manifest
+    runner = _EveryCore(subject)
+    battery = run_battery(manifest, Runners(runner, runner), progress=_titled(progress, "invariance"))
+    gates = tuple(gate for gate in battery.gates if gate.name not in _NEEDS_REFERENCE)
+    reports = {"": battery.model_copy(update={"gates": gates})}
+    if goldens is None:
+        return _proved("none", _NO_REFERENCE, make_probes(manifest, subject), reports)
+    reports["goldens: "] = check_probes(manifest, subject, goldens, roles=_ROLES)
+    return _proved("golden", goldens.reference, goldens.cases, reports)
+
+
+def _proved(kind: Proof, reference: str, probes: tuple[Probe, ...], reports: Mapping[str, ParityReport]) -> Proved:
+    report = ParityReport(
+        reference=reference,
+        form="quick",
+        num_cases=sum(part.num_cases for part in reports.values()),
+        gates=tuple(
+            gate.model_copy(update={"name": prefix + gate.name})
+            for prefix, part in reports.items()
+            for gate in part.gates
+        ),
+        environment=reports[""].environment,
+    )
+    if not report.passed:
+        raise ExportError(f"the proof against {reference} failed", [_describe(gate) for gate in report.failures])
+    # The gates alone, padded, permuted and roles are among those that passed.
+    return Proved(ProofSpec(kind=kind, reference=reference, batch_invariant="proved"), probes, report)
+
+
+def _describe(gate: GateResult) -> str:
+    worst = "not measured, or not finite" if gate.worst is None else f"{gate.worst:.3g}"
+    return f"{gate.name}: {worst}, limit {gate.limit:.3g}, in {gate.case}"
+
+
+def _titled(progress: Progress | None, title: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(title, done, total)
+
+
+@contextmanager
+def _opened(bundle: Bundle) -> Iterator[OrtRunner]:
+    try:
+        runner = OrtRunner.open(bundle, device="cpu")
+    except StartupError as error:
+        raise ExportError(f"the graphs cannot be served: {error}") from None
+    try:
+        yield runner
+    finally:
+        runner.close()
+
+
+def _open_reference(bundle: Bundle) -> Runner | None:
+    try:
+        has_torch = importlib.util.find_spec("torch") is not None
+    except ImportError:
+        has_torch = False
+    return _reference(bundle) if has_torch else None
+
+
+def _reference(bundle: Bundle) -> Runner:
+    from service.runners.torch import TorchRunner  # torch: only where it is installed
+
+    return TorchRunner.open(bundle)
+
+
+def _find_goldens(bundle: Bundle, explicit: Path | None) -> Probes | None:
+    """Goldens of exactly these weights (and of this pooling, where the file names one)."""
+    weights_sha256 = sha256_file(bundle.file(WEIGHTS))
+    pooling = ",".join(bundle.manifest.embedding.pooling)
+    for path in [explicit] if explicit is not None else sorted(GOLDENS.glob("*.safetensors")):
+        goldens = _load_goldens(path)
+        found = goldens.metadata.get("weights_sha256")
+        if found == weights_sha256 and goldens.metadata.get("pooling", pooling) == pooling:
+            return goldens
+        if explicit is not None:
+            raise ExportError(
+                f"{path}: not of this model: weights_sha256 is {found}, the weights have {weights_sha256}"
+            )
+    return None
+
+
+def _load_goldens(path: Path) -> Probes:
+    try:
+        return load_probes(path)
+    except StartupError as error:
+        raise ExportError(str(error)) from None

