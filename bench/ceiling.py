@@ -1,0 +1,135 @@
+"""What the engine alone can do: the bundle's own graph in this process, without HTTP, tokenising or an event loop.
+
+A closed loop, as the clients are: as many texts are in flight as clients wait, and the service's own policy cuts them
+into calls. Every thread layout is measured; the ceiling is the best.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from bench.texts import open_tokenizer
+from service.bundle import TOKENIZER, Bundle, open_bundle
+from service.engine.batch import Row, collate
+from service.engine.policy import CallQueue, Ticket
+from service.runners.cpus import usable_cpus
+from service.runners.ort import session_options
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Worker threads that call one session, and the threads that each call may use."""
+
+    num_workers: int
+    num_threads: int
+
+    def __str__(self) -> str:
+        return f"{self.num_workers} × {self.num_threads}"
+
+
+def layouts(num_cpus: int | None = None) -> list[Layout]:
+    """One worker with every core, a worker for every core, and both."""
+    cpus = num_cpus or usable_cpus()
+    return list(dict.fromkeys([Layout(1, cpus), Layout(cpus, 1), Layout(cpus, cpus)]))
+
+
+class Ceiling:
+    """The graph `encode` of one bundle under every thread layout."""
+
+    def __init__(self, bundle_dir: Path, *, max_call_tokens: int) -> None:
+        self.bundle: Bundle = open_bundle(bundle_dir)
+        self._graph = self.bundle.manifest.graph("encode")
+        self._max_call_tokens = max_call_tokens
+        self._tokenizer = open_tokenizer(bundle_dir / TOKENIZER)
+        self._sessions = {threads: self._session(threads) for threads in {layout.num_threads for layout in layouts()}}
+
+    def rows(self, texts: list[str]) -> list[Row]:
+        """The texts, tokenised."""
+        return [self._row(encoding.ids) for encoding in self._tokenizer.encode_batch(texts)]
+
+    def measure(self, layout: Layout, requests: list[list[Row]], *, clients: int, window_s: float) -> float:
+        """Requests by second, `clients` of them in flight."""
+        loop = _Loop(CallQueue(self._max_call_tokens), cycle(requests))
+        for _ in range(clients):
+            loop.admit()
+        threads = [threading.Thread(target=self._work, args=(layout, loop)) for _ in range(layout.num_workers)]
+        start_s = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        time.sleep(window_s)
+        finished, elapsed_s = loop.num_finished, time.perf_counter() - start_s
+        loop.stop()
+        for thread in threads:
+            thread.join()
+        return finished / elapsed_s
+
+    def _work(self, layout: Layout, loop: _Loop) -> None:
+        session, pad_token_id = self._sessions[layout.num_threads], self.bundle.manifest.text.pad_token_id
+        while tickets := loop.take():
+            session.run(["pooled"], collate(self._graph, [ticket.row for ticket in tickets], pad_token_id=pad_token_id))
+            loop.finish(tickets)
+
+    def _session(self, num_threads: int) -> ort.InferenceSession:
+        path = self.bundle.file(self._graph.file).resolve()
+        return ort.InferenceSession(
+            str(path),
+            sess_options=session_options(num_threads),
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=["SkipLayerNormFusion"],
+        )
+
+    @staticmethod
+    def _row(ids: list[int]) -> Row:
+        return Row({"input_ids": np.array(ids, dtype=np.int64)}, len(ids), "encode", ("pooled",))
+
+
+@dataclass(slots=True)
+class _Loop:
+    """Requests in flight: when the last row of one is finished, the next one takes its place."""
+
+    queue: CallQueue
+    requests: Iterator[list[Row]]
+    num_finished: int = 0
+    _left: dict[Ticket, list[int]] = field(default_factory=dict)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _num_idle: int = 0
+    _is_stopped: bool = False
+
+    def admit(self) -> None:
+        rows = next(self.requests)
+        num_left = [len(rows)]
+        for row in rows:
+            self._left[self.queue.push(row)] = num_left
+
+    def take(self) -> list[Ticket]:
+        with self._changed:
+            self._num_idle += 1
+            while not self._is_stopped:
+                if tickets := self.queue.take(self._num_idle):
+                    self._num_idle -= 1
+                    return tickets
+                self._changed.wait()
+            return []
+
+    def finish(self, tickets: list[Ticket]) -> None:
+        with self._changed:
+            for ticket in tickets:
+                num_left = self._left.pop(ticket)
+                num_left[0] -= 1
+                if not num_left[0]:
+                    self.num_finished += 1
+                    self.admit()
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()

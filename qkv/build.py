@@ -1,0 +1,53 @@
+"""`qkv export`: a model directory becomes a bundle, with its progress and its proof on the screen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.progress import Progress
+
+from qkv.report import console, gate_table
+from service.errors import StartupError
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """What `qkv export` was asked. out: None = `bundles/NAME`."""
+
+    out: Path | None
+    name: str | None
+    goldens: Path | None
+    unproved: bool
+    force: bool
+
+
+def build(source: str, options: BuildOptions) -> None:
+    """Write the bundle; print its warnings and the worst case of each gate.
+
+    Raises ExportError with every fault found, StartupError when the extra `export` is not installed.
+    """
+    if find_spec("onnx") is None:
+        raise StartupError("building a bundle needs the package onnx: pip install 'qkv[export]'")
+    from export.bundle import export_model
+    from export.source import locate
+
+    out = options.out or Path("bundles") / (options.name or locate(source).name)
+    errors = console(is_stderr=True)
+    with Progress(console=errors, transient=True) as progress:
+        task = progress.add_task("reading the source", total=None)
+        exported = export_model(
+            source,
+            out,
+            name=options.name,
+            goldens=options.goldens,
+            unproved=options.unproved,
+            force=options.force,
+            progress=lambda title, done, total: progress.update(task, description=title, completed=done, total=total),
+        )
+    for warning in exported.warnings:
+        errors.print(f"[yellow]warning:[/] {warning}", soft_wrap=True)
+    manifest, out_console = exported.manifest, console()
+    out_console.print(gate_table(exported.report))
+    out_console.print(f"{manifest.name}: proof {manifest.proof.kind}, written to {exported.path}", soft_wrap=True)

@@ -1,0 +1,122 @@
+"""The four commands. Each imports what it needs when it runs: help costs nothing, serving never loads what builds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from qkv import __version__
+from service.errors import StartupError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+BundleDir = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A directory with manifest.json.")]
+
+
+def _example(words: str) -> dict[str, Any]:
+    return {"epilog": f"Example: {words}", "no_args_is_help": False}
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback(epilog="Example: qkv export ./my-model --out bundles/my-model && qkv serve bundles/my-model")
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Attention encoders: from a model's weights to embeddings and attention over HTTP."""
+
+
+@app.command(**_example("qkv export ./my-model --out bundles/my-model"))
+def export(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A model directory, or the name of a published model.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Where the bundle goes; default bundles/NAME.")] = None,
+    name: Annotated[str | None, typer.Option(help="The model's name in the API; default the directory's.")] = None,
+    goldens: Annotated[Path | None, typer.Option(help="Stored outputs of the reference: proof without torch.")] = None,
+    unproved: Annotated[bool, typer.Option(help="Write the bundle even if nothing proves it.")] = False,
+    force: Annotated[bool, typer.Option(help="Replace the bundle that is there.")] = False,
+) -> None:
+    """Turn a model directory into a verified bundle. Exits with 1 when the source or the proof is not right."""
+    from qkv.build import BuildOptions, build
+
+    with _one_line_errors():
+        build(source, BuildOptions(out, name, goldens, unproved, force))
+
+
+@app.command(**_example("qkv parity bundles/all-MiniLM-L6-v2 --full"))
+def parity(
+    bundle: BundleDir,
+    full: Annotated[bool, typer.Option("--full", help="Every case of the battery instead of the quick ones.")] = False,
+) -> None:
+    """Compare a bundle's graphs with PyTorch, case by case. Exits with 1 when any gate fails. Needs torch."""
+    from qkv.prove import prove
+
+    with _one_line_errors():
+        has_passed = prove(bundle, form="full" if full else "quick")
+    raise typer.Exit(0 if has_passed else 1)
+
+
+@app.command(**_example("qkv serve bundles/all-MiniLM-L6-v2 --port 9000"))
+def serve(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="PATH", help="A bundle or a model directory; default bundles/all-MiniLM-L6-v2."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [QKV_HOST].")] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one [QKV_PORT].")] = None,
+    device: Annotated[Literal["cpu", "cuda", "auto"] | None, typer.Option(help="Where it runs [QKV_DEVICE].")] = None,
+    num_threads: Annotated[int | None, typer.Option(help="CPU threads for the model [QKV_NUM_THREADS].")] = None,
+    log_level: Annotated[str | None, typer.Option(help="Least severe level logged [QKV_LOG_LEVEL].")] = None,
+) -> None:
+    """Serve a model over HTTP until a signal. Every other setting is an environment variable: docs/operations.md."""
+    from qkv.serve import serve as run
+
+    given = {"host": host, "port": port, "device": device, "num_threads": num_threads, "log_level": log_level}
+    with _one_line_errors():
+        exit_code = run(paths or [], given)
+    raise typer.Exit(exit_code)
+
+
+@app.command(**_example("qkv models bundles"))
+def models(
+    dirs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="DIR", help="Bundles, or directories of bundles; default bundles/ and the cache."),
+    ] = None,
+) -> None:
+    """List bundles and verify every file of each. Exits with 1 when one is faulty."""
+    from qkv.listing import list_bundles
+
+    if not list_bundles(dirs):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """What the user can mend is told in a line, or in the lines of its faults; a traceback is left to bugs."""
+    try:
+        yield
+    except StartupError as error:
+        _fail(str(error))
+    except Exception as error:
+        # Known by name: importing export.errors here would tie every command to the package export.
+        if type(error).__name__ != "ExportError":
+            raise
+        _fail(str(error))
+
+
+def _fail(message: str) -> None:
+    sys.stderr.write(f"qkv: {message}\n")
+    raise typer.Exit(1)

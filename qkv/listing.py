@@ -1,0 +1,66 @@
+"""`qkv models`: the bundles in some directories, what each is, and whether its files are what the manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from qkv.cache import cache_dir
+from qkv.report import console
+from service.bundle import MANIFEST, open_bundle, read_manifest
+from service.errors import StartupError
+
+
+def list_bundles(dirs: Sequence[Path] | None) -> bool:
+    """Print one line a bundle. -> whether every one is whole
+
+    dirs: bundles or directories of bundles; None = `bundles/` and the cache, where they exist.
+    """
+    searched = list(dirs) if dirs else [path for path in (Path("bundles"), cache_dir()) if path.is_dir()]
+    table = Table()
+    for heading in ("name", "family", "dim", "max tokens", "precision", "proof", "path", "state"):
+        table.add_column(heading, overflow="fold")
+    states = []
+    for path in _find(searched):
+        *cells, state = _describe(path)
+        states.append(state == "verified")
+        table.add_row(*map(Text, cells), Text(state, style="green" if states[-1] else "red"))
+    out = console()
+    if states:
+        out.print(table)
+    else:
+        out.print(f"no bundles in {', '.join(map(str, searched)) or 'bundles/'}", soft_wrap=True)
+    return all(states)
+
+
+def _find(dirs: Sequence[Path]) -> Iterator[Path]:
+    for path in dirs:
+        if (path / MANIFEST).is_file():
+            yield path
+        elif path.is_dir():
+            yield from sorted(child for child in path.iterdir() if (child / MANIFEST).is_file())
+
+
+def _describe(path: Path) -> list[str]:
+    try:
+        manifest = read_manifest(path)
+    except StartupError as error:
+        return [path.name, "", "", "", "", "", str(path), str(error)]
+    try:
+        open_bundle(path)
+        state = "verified"
+    except StartupError as error:
+        state = str(error)
+    return [
+        manifest.name,
+        manifest.family,
+        str(manifest.embedding.dim),
+        str(manifest.text.max_tokens),
+        manifest.graph("encode").precision,
+        manifest.proof.kind,
+        str(path),
+        state,
+    ]

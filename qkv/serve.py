@@ -1,0 +1,128 @@
+"""`qkv serve`: decide what a path is, refuse what cannot work before the port opens, build what has to be built.
+
+A model directory is built by a process of its own, so that the one that serves never loads onnx or torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from qkv.cache import cache_dir, cache_key
+from service.bundle import MANIFEST, Bundle, open_bundle
+from service.errors import StartupError
+
+DEFAULT_BUNDLE = Path("bundles/all-MiniLM-L6-v2")
+CONFIG = "config.json"
+MODULES = "modules.json"
+
+_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+
+_log = logging.getLogger(__name__)
+
+
+def serve(paths: Sequence[Path], overrides: Mapping[str, Any]) -> int:
+    """Serve until a signal. -> the exit code
+
+    overrides: settings from the command line, None = not given.
+    Raises StartupError for settings, paths and installations that cannot work; the port was not opened then.
+    """
+    from service.server import serve as run
+    from service.settings import load_settings
+
+    check_runtimes()
+    source = choose(paths)
+    settings, ignored = load_settings(**overrides)
+    for name in ignored:
+        sys.stderr.write(f"qkv: {name} is ignored: Kubernetes set it for a Service named qkv\n")
+    return run(settings, lambda: prepare(source))
+
+
+def choose(paths: Sequence[Path]) -> Path:
+    """The one directory to serve. Raises StartupError: none, several, or neither a bundle nor a model directory."""
+    if len(paths) > 1:
+        raise StartupError(f"one model can be served by one process, got {len(paths)} paths")
+    path = paths[0] if paths else DEFAULT_BUNDLE
+    if not path.exists():
+        hint = "" if paths else "; name a bundle or a model directory, or run `make serve`, which builds it"
+        raise StartupError(f"{path}: no such directory{hint}")
+    if not (is_bundle(path) or is_model_dir(path)):
+        raise StartupError(f"{path}: neither a bundle ({MANIFEST}) nor a model directory ({CONFIG} or {MODULES})")
+    return path
+
+
+def is_bundle(path: Path) -> bool:
+    """True for what `qkv export` wrote."""
+    return (path / MANIFEST).is_file()
+
+
+def is_model_dir(path: Path) -> bool:
+    """True for what `qkv export` reads."""
+    return (path / CONFIG).is_file() or (path / MODULES).is_file()
+
+
+def check_runtimes() -> None:
+    """Raises StartupError unless exactly one of the packages that provide `onnxruntime` is installed."""
+    installed = [name for name in _RUNTIMES if _is_installed(name)]
+    if not installed:
+        raise StartupError("ONNX Runtime is not installed: pip install 'qkv[cpu]' or 'qkv[gpu]'")
+    if len(installed) > 1:
+        raise StartupError(
+            f"{' and '.join(installed)} are both installed and overwrite each other: uninstall both, then install one"
+        )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def prepare(source: Path) -> Bundle:
+    """The verified bundle of a path; a model directory is built into the cache, or found there.
+
+    Raises StartupError naming the file and the field that is wrong.
+    """
+    if is_bundle(source):
+        return open_bundle(source)
+    cached = cache_dir() / cache_key(source)
+    if is_bundle(cached):
+        try:
+            return open_bundle(cached)
+        except StartupError as error:
+            _log.warning("the cached bundle is damaged and is built again: %s", error)
+    _log.info("building a bundle of %s in %s", source, cached)
+    _build(source, cached)
+    return open_bundle(cached)
+
+
+def _build(source: Path, out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    words = ["-P", "-m", "qkv", "export", str(source.resolve()), "--out", str(out), "--force"]
+    # The process must find the same qkv as this one, installed or not.
+    root = str(Path(__file__).resolve().parent.parent)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    process = subprocess.Popen(
+        [sys.executable, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    atexit.register(process.terminate)  # the loader's thread cannot be stopped: its process can
+    _, errors = process.communicate()
+    atexit.unregister(process.terminate)
+    if process.returncode:
+        raise StartupError(_reason(errors) or f"the build of {source} ended with code {process.returncode}")
+
+
+def _reason(errors: str) -> str:
+    """The lines from the last one that `qkv` began, joined to one."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    starts = [index for index, line in enumerate(lines) if line.startswith("qkv: ")]
+    return " ".join(lines[starts[-1] :]).removeprefix("qkv: ") if starts else (lines[-1] if lines else "")
