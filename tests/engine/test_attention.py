@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.bundle import AttentionSpec
+from service.engine import attention
+from service.engine.batch import RowResult
+from service.engine.request import AttentionChoice
+from service.errors import RequestError
+
+SPEC = AttentionSpec(layers=3, heads=4, head_dim=8)
+
+layer_choices = st.sampled_from(["last", "all"]) | st.permutations(range(3)).flatmap(
+    lambda order: st.integers(1, 3).map(lambda size: tuple(order[:size]))
+)
+head_choices = st.sampled_from(["mean", "all"]) | st.permutations(range(4)).flatmap(
+    lambda order: st.integers(1, 4).map(lambda size: tuple(order[:size]))
+)
+
+
+def row(length: int, seed: int = 0) -> RowResult:
+    rng = np.random.default_rng(seed)
+    return {f"attention.{n}": rng.random((4, length, length), dtype=np.float32) for n in range(3)}
+
+
+@pytest.mark.parametrize(("layers", "expected"), [("last", (2,)), ("all", (0, 1, 2)), ((1,), (1,)), ((2, 0), (2, 0))])
+def test_select_layers(layers: Any, expected: tuple[int, ...]) -> None:
+    choice = AttentionChoice(layers=layers)
+    assert attention.select_layers(choice, SPEC) == expected
+    assert attention.output_names(choice, SPEC) == tuple(f"attention.{n}" for n in expected)
+
+
+@pytest.mark.parametrize("field", ["layers", "heads"])
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [((), "empty"), ((9,), "9"), ((0, -1), "-1"), ((1, 0, 1), "1 more than once"), ((10**30,), "1000")],
+)
+def test_bad_choice_names_field_range_and_value(field: str, numbers: tuple[int, ...], shown: str) -> None:
+    choice = AttentionChoice(**{field: numbers})
+    with pytest.raises(RequestError) as caught:
+        attention.num_values(choice, [3], SPEC)
+    assert caught.value.param == f"attention.{field}"
+    assert shown in caught.value.message
+    if shown not in ("1 more than once",):
+        assert f"0…{2 if field == 'layers' else 3}" in caught.value.message
+    with pytest.raises(RequestError):
+        attention.reduce(row(3), choice, SPEC)
+
+
+def test_all_heads_are_passed_through() -> None:
+    result = row(5)
+    (last,) = attention.reduce(result, AttentionChoice(), SPEC)
+    assert (last.layer, last.heads) == (2, (0, 1, 2, 3))
+    assert np.array_equal(last.weights, result["attention.2"])
+
+
+def test_chosen_heads_come_in_the_order_asked() -> None:
+    result = row(5)
+    layers = attention.reduce(result, AttentionChoice(layers=(2, 0), heads=(3, 1)), SPEC)
+    assert [layer.layer for layer in layers] == [2, 0]
+    for layer in layers:
+        assert layer.heads == (3, 1)
+        assert np.array_equal(layer.weights, result[f"attention.{layer.layer}"][[3, 1]])
+
+
+def test_mean_is_one_averaged_matrix() -> None:
+    result = row(5)
+    (layer,) = attention.reduce(result, AttentionChoice(heads="mean"), SPEC)
+    assert layer.heads == "mean"
+    assert (layer.weights.shape, layer.weights.dtype) == ((1, 5, 5), np.float32)
+    np.testing.assert_allclose(layer.weights[0], result["attention.2"].mean(axis=0), atol=1e-7)
+
+
+@given(layer_choices, head_choices, st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_num_values_is_what_reduce_gives(layers: Any, heads: Any, lengths: list[int]) -> None:
+    choice = AttentionChoice(layers=layers, heads=heads)
+    given_values = sum(
+        layer.weights.size for length in lengths for layer in attention.reduce(row(length), choice, SPEC)
+    )
+    assert attention.num_values(choice, lengths, SPEC) == given_values
+
+
+def test_response_size_is_refused_with_what_would_shrink_it() -> None:
+    attention.check_response_size(100, 12.0, 1200)
+    with pytest.raises(RequestError) as caught:
+        attention.check_response_size(101, 12.0, 1200)
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, "output_too_large", "include")
+    for part in ("1200 bytes allowed", "1212", "application/vnd.safetensors", "layers", '"mean"', "fewer"):
+        assert part in caught.value.message

@@ -1,0 +1,215 @@
+"""The stages together, over a fake runner: answers, refusals, guards, deadlines and health."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.engine.engine import Engine, vector_space
+from service.engine.request import AttentionChoice, EncodeRequest, Text, TokenIds
+from service.errors import BackendError, DeadlineError, RequestError, SpaceMismatchError
+from service.runners.base import Array, FakeRunner
+from service.settings import Settings
+from tests.fixtures.fakes import fake_bundle
+
+MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path) -> MakeEngine:
+    def make(runner: FakeRunner | None = None, **settings: Any) -> Engine:
+        return Engine(fake_bundle(tmp_path), Settings(**settings), runner=runner or FakeRunner())
+
+    return make
+
+
+def texts(*values: str, **options: Any) -> EncodeRequest:
+    return EncodeRequest([Text(value) for value in values], **options)
+
+
+async def test_answers_come_in_order_and_ignore_their_neighbours(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    words = ["cat", "the dog is on a river bank", "", "cat"]
+    alone = [(await engine.encode(texts(word))).items[0].embedding for word in words]
+    together = await engine.encode(texts(*words))
+    assert together.num_tokens == sum(item.num_used for item in together.items) == 3 + 9 + 2 + 3
+    for item, expected in zip(together.items, alone, strict=True):
+        np.testing.assert_array_equal(item.embedding, expected)
+    await engine.close(1)
+
+
+async def test_only_what_was_asked_for_is_answered(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    item = (await engine.encode(texts("the cat", include=frozenset({"tokens", "outputs"})))).items[0]
+    assert item.embedding is None
+    assert item.attention is None
+    assert item.outputs is not None
+    assert item.outputs.shape == (4, 4)
+    assert item.tokens is not None
+    assert [token.text for token in item.tokens] == ["[CLS]", "the", "cat", "[SEP]"]
+    await engine.close(1)
+
+
+async def test_attention_is_unpadded_per_item_and_its_graph_is_loaded_at_first_use(make_engine: MakeEngine) -> None:
+    runner = FakeRunner()
+    engine = make_engine(runner)
+    await engine.encode(texts("cat", "the dog is on a river bank"))
+    assert runner.loaded == ["encode"]
+    choice = AttentionChoice(layers="all", heads=(1,))
+    request = texts("cat", "the dog is on a river bank", include=frozenset({"attention"}), attention=choice)
+    items = (await engine.encode(request)).items
+    assert runner.loaded == ["encode", "attend"]
+    for item, length in zip(items, (3, 9), strict=True):
+        assert item.attention is not None
+        assert [(layer.layer, layer.heads) for layer in item.attention] == [(0, (1,)), (1, (1,))]
+        for layer in item.attention:
+            assert layer.weights.shape == (1, length, length)
+            np.testing.assert_allclose(layer.weights.sum(axis=-1), 1, atol=1e-6)
+    await engine.close(1)
+
+
+async def test_an_answer_over_the_limit_is_refused_before_anything_runs(make_engine: MakeEngine) -> None:
+    runner = FakeRunner()
+    engine = make_engine(runner, max_response_bytes=1024)
+    with pytest.raises(RequestError, match="1024 bytes allowed") as error:
+        await engine.encode(texts("the dog is on a river bank", include=frozenset({"attention"})))
+    assert error.value.code == "output_too_large"
+    assert runner.shapes == []
+    await engine.close(1)
+
+
+async def test_one_bad_row_of_a_request_refuses_it_before_anything_runs(make_engine: MakeEngine) -> None:
+    runner = FakeRunner()
+    engine = make_engine(runner)
+    with pytest.raises(RequestError, match=r"input\[1\]: 64 tokens allowed, got 202"):
+        await engine.encode(texts("cat", "dog " * 200))
+    assert runner.shapes == []
+    await engine.close(1)
+
+
+async def test_token_ids_are_used_verbatim(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    tokens = (await engine.encode(texts("the cat", include=frozenset({"tokens"})))).items[0].tokens
+    assert tokens is not None
+    ids = EncodeRequest([TokenIds(tuple(token.id for token in tokens))])
+    by_ids, by_text = (await engine.encode(ids)).items[0], (await engine.encode(texts("the cat"))).items[0]
+    np.testing.assert_array_equal(by_ids.embedding, by_text.embedding)
+    await engine.close(1)
+
+
+async def test_a_value_that_is_not_finite_is_an_error_for_its_row_alone(make_engine: MakeEngine) -> None:
+    fine = FakeRunner().outputs
+
+    def outputs(inputs: Mapping[str, Array], name: str) -> Array:
+        values = fine(inputs, name)
+        values[inputs["input_ids"].sum(axis=1) == 3 + 2] = np.nan
+        return values
+
+    engine = make_engine(FakeRunner(outputs=outputs))
+    good, bad = await asyncio.gather(
+        engine.encode(texts("cat")), engine.encode(texts("")), return_exceptions=True
+    )
+    assert not isinstance(good, BaseException)
+    assert isinstance(bad, BackendError)
+    assert bad.code == "non_finite_output"
+    await engine.close(1)
+
+
+async def test_dimensions_normalisation_and_the_space_they_make(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    full = await engine.encode(texts("cat"))
+    short = await engine.encode(texts("cat", dimensions=2))
+    raw = await engine.encode(texts("cat", normalize=False))
+    vector, cut, unscaled = (result.items[0].embedding for result in (full, short, raw))
+    assert vector is not None
+    assert cut is not None
+    assert unscaled is not None
+    np.testing.assert_allclose(np.linalg.norm(vector), 1, atol=1e-6)
+    np.testing.assert_allclose(cut, vector[:2] / np.linalg.norm(vector[:2]), atol=1e-6)
+    np.testing.assert_allclose(unscaled / np.linalg.norm(unscaled), vector, atol=1e-6)
+    assert full.embedding_space == engine.manifest.embedding_space
+    assert len({full.embedding_space, short.embedding_space, raw.embedding_space}) == 3
+    assert (await engine.encode(texts("cat", embedding_space=full.embedding_space))).items
+    with pytest.raises(SpaceMismatchError):
+        await engine.encode(texts("cat", dimensions=2, embedding_space=full.embedding_space))
+    for bad in (0, -1, 5):
+        with pytest.raises(RequestError, match=f"1 to 4 allowed, got {bad}") as error:
+            await engine.encode(texts("cat", dimensions=bad))
+        assert error.value.param == "dimensions"
+    await engine.close(1)
+
+
+def test_asking_for_the_defaults_by_name_is_the_same_space(make_engine: MakeEngine) -> None:
+    manifest = make_engine().manifest
+    assert vector_space(manifest, True, 4) == manifest.embedding_space
+
+
+async def test_a_request_past_its_deadline_is_answered_and_dropped(make_engine: MakeEngine) -> None:
+    release = threading.Event()
+    runner = FakeRunner(on_call=lambda inputs: release.wait(5) and None)
+    engine = make_engine(runner, request_timeout_s=0.1)
+    waiting = [asyncio.create_task(engine.encode(texts("cat"))) for _ in range(3)]
+    for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(outcome, DeadlineError)
+    release.set()
+    await engine.close(1)
+
+
+async def test_health_sees_a_stuck_call_and_its_end(make_engine: MakeEngine) -> None:
+    release = threading.Event()
+    engine = make_engine(FakeRunner(on_call=lambda inputs: release.wait(5) and None), stuck_after_s=0.1)
+    assert engine.health().is_ready
+    stuck = asyncio.create_task(engine.encode(texts("cat")))
+    await asyncio.sleep(0.3)
+    health = engine.health()
+    assert not health.is_ready
+    assert health.reason is not None
+    assert "0.1 s" in health.reason
+    assert health.running_calls == 1
+    release.set()
+    await stuck
+    assert engine.health().is_ready
+    await engine.close(1)
+
+
+async def test_the_canary_finds_a_model_that_fails_and_one_that_recovers(make_engine: MakeEngine) -> None:
+    is_broken = True
+
+    def on_call(inputs: Mapping[str, Array]) -> None:
+        if is_broken:
+            raise RuntimeError("the device is gone")
+
+    engine = make_engine(FakeRunner(on_call=on_call), canary_interval_s=0.05)
+    watch = asyncio.create_task(engine.watch())
+    await _until(lambda: not engine.health().is_ready)
+    assert "canary failed" in str(engine.health().reason)
+    is_broken = False
+    await _until(lambda: engine.health().is_ready)
+    watch.cancel()
+    await engine.close(1)
+
+
+async def test_many_jobs_on_many_lengths_all_come_back_right(make_engine: MakeEngine) -> None:
+    runner = FakeRunner(on_call=lambda inputs: time.sleep(0.001))
+    engine = make_engine(runner)
+    wanted = [" ".join(["cat"] * (1 + number % 50)) for number in range(200)]
+    results = await asyncio.gather(*(engine.encode(texts(text, normalize=False)) for text in wanted))
+    for text, result in zip(wanted, results, strict=True):
+        vector = result.items[0].embedding
+        assert vector is not None
+        assert vector[0] == len(text.split()) + 2
+    assert len(runner.shapes) < 200
+    await engine.close(1)
+
+
+async def _until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not is_true():
+            await asyncio.sleep(0.01)

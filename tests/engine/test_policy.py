@@ -1,0 +1,91 @@
+"""The batching policy as a pure function of what waits."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.bundle import Role
+from service.engine.batch import Row
+from service.engine.policy import MIN_CALL_TOKENS, MIN_WIDTH_SHARE, CallQueue, Ticket
+
+lengths = st.integers(min_value=1, max_value=300)
+
+
+def row(length: int, role: Role = "encode") -> Row:
+    return Row({}, length, role, ("pooled",))
+
+
+def drain(queue: CallQueue, num_idle: int = 1) -> list[list[Ticket]]:
+    calls = []
+    while call := queue.take(num_idle):
+        calls.append(call)
+    return calls
+
+
+@given(st.lists(st.tuples(lengths, st.sampled_from(["encode", "attend"])), max_size=60), st.integers(1, 3))
+def test_every_row_runs_once_in_a_call_of_its_own_graph(rows: list[tuple[int, Role]], num_idle: int) -> None:
+    queue = CallQueue(512)
+    pushed = [queue.push(row(length, role)) for length, role in rows]
+    calls = drain(queue, num_idle)
+    assert sorted(map(id, pushed)) == sorted(id(ticket) for call in calls for ticket in call)
+    assert all(len({ticket.row.role for ticket in call}) == 1 for call in calls)
+    assert queue.num_tokens == 0
+
+
+@given(st.lists(lengths, max_size=60), st.integers(1, 3), st.integers(1, 1024))
+def test_no_call_exceeds_the_budget_or_pads_much(waiting: list[int], num_idle: int, budget: int) -> None:
+    queue = CallQueue(budget)
+    for length in waiting:
+        queue.push(row(length))
+    for call in drain(queue, num_idle):
+        sizes = [ticket.row.length for ticket in call]
+        assert len(call) == 1 or len(call) * max(sizes) <= budget
+        assert max(sizes) == sizes[0]
+        for num_rows, size in enumerate(sizes):
+            assert size >= MIN_WIDTH_SHARE * sizes[0] or num_rows * sizes[0] < MIN_CALL_TOKENS
+
+
+@given(st.data())
+def test_a_row_is_overtaken_by_at_most_the_bound(data: st.DataObject) -> None:
+    queue = CallQueue(128, max_overtakes=3)
+    victim = queue.push(row(1))
+    overtakes = 0
+    while victim.is_waiting:
+        for length in data.draw(st.lists(st.integers(60, 128), min_size=1, max_size=4)):
+            queue.push(row(length))
+        overtakes += victim not in queue.take()
+    assert overtakes <= 3
+
+
+def test_longest_rows_run_first_and_a_much_shorter_one_starts_the_next_call() -> None:
+    queue = CallQueue(1024)
+    for length in (20, 200, 190, 21, 160):
+        queue.push(row(length))
+    assert [[t.row.length for t in call] for call in drain(queue)] == [[200, 190, 160], [21, 20]]
+
+
+def test_a_short_queue_is_shared_out_between_idle_workers() -> None:
+    queue = CallQueue(1024)
+    for _ in range(6):
+        queue.push(row(150))
+    assert len(queue.take(num_idle=2)) == 3
+    assert len(queue.take(num_idle=1)) == 3
+
+
+def test_rows_of_equal_length_run_in_the_order_they_came() -> None:
+    queue = CallQueue(128)
+    pushed = [queue.push(row(64)) for _ in range(6)]
+    assert [ticket for call in drain(queue) for ticket in call] == pushed
+
+
+@given(st.lists(st.tuples(lengths, st.booleans()), max_size=40))
+def test_discarded_rows_never_run_and_free_their_tokens(rows: list[tuple[int, bool]]) -> None:
+    queue = CallQueue(256)
+    pushed = [(queue.push(row(length)), keep) for length, keep in rows]
+    for ticket, keep in pushed:
+        assert keep or queue.discard(ticket)
+    assert queue.num_tokens == sum(ticket.row.length for ticket, keep in pushed if keep)
+    ran = {id(ticket) for call in drain(queue) for ticket in call}
+    assert ran == {id(ticket) for ticket, keep in pushed if keep}
+    assert not any(queue.discard(ticket) for ticket, _ in pushed)
