@@ -162,4 +162,6 @@ def _model_dir() -> Path:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    app.command()(main)
+    app(prog_name="python -m bench")

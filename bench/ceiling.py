@@ -61,15 +61,17 @@ class Ceiling:
         for _ in range(clients):
             loop.admit()
         threads = [threading.Thread(target=self._work, args=(layout, loop)) for _ in range(layout.num_workers)]
-        start_s = time.perf_counter()
         for thread in threads:
             thread.start()
+        loop.wait_finished(1)  # the first answers are the warm-up
+        num_warm, start_s = loop.num_finished, time.perf_counter()
         time.sleep(window_s)
-        finished, elapsed_s = loop.num_finished, time.perf_counter() - start_s
+        num_finished = loop.wait_finished(num_warm + clients)
+        elapsed_s = time.perf_counter() - start_s
         loop.stop()
         for thread in threads:
             thread.join()
-        return finished / elapsed_s
+        return (num_finished - num_warm) / elapsed_s
 
     def _work(self, layout: Layout, loop: _Loop) -> None:
         session, pad_token_id = self._sessions[layout.num_threads], self.bundle.manifest.text.pad_token_id
@@ -128,6 +130,12 @@ class _Loop:
                     self.num_finished += 1
                     self.admit()
             self._changed.notify_all()
+
+    def wait_finished(self, count: int) -> int:
+        """Wait until so many requests are finished. -> how many are"""
+        with self._changed:
+            self._changed.wait_for(lambda: self.num_finished >= count)
+            return self.num_finished
 
     def stop(self) -> None:
         with self._changed:

@@ -90,7 +90,8 @@ def _read_entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
     try:
         dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         expected = prod(shape) * _ITEM_BYTES[dtype]
-        is_right = begin >= 0 and end - begin == expected
+        is_right = all(isinstance(number, int) and number >= 0 for number in (*shape, begin))
+        is_right = is_right and end - begin == expected
     except (KeyError, TypeError, ValueError):
         is_right = False
     if not is_right:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from qkv import __version__
@@ -16,12 +17,13 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "qkv" / "bundles"
 
 
-def cache_key(source: Path) -> str:
-    """SHA-256 over the name and the files of a model directory, this version of qkv and the bundle's schema.
+def cache_key(source: Path, options: Sequence[str] = ()) -> str:
+    """SHA-256 over the name and the files of a model directory, the options, the version of qkv and the bundle's schema.
 
     Any change of any file, hidden ones aside, is another key.
     """
-    digest = hashlib.sha256(f"qkv {__version__} schema {SCHEMA_VERSION} {source.resolve().name}\n".encode())
+    builder = f"qkv {__version__} schema {SCHEMA_VERSION} {' '.join(options)}"
+    digest = hashlib.sha256(f"{builder} {source.resolve().name}\n".encode())
     for file in sorted(source.rglob("*")):
         name = file.relative_to(source)
         if file.is_file() and not any(part.startswith(".") for part in name.parts):

@@ -79,13 +79,14 @@ def serve(
     device: Annotated[Literal["cpu", "cuda", "auto"] | None, typer.Option(help="Where it runs [QKV_DEVICE].")] = None,
     num_threads: Annotated[int | None, typer.Option(help="CPU threads for the model [QKV_NUM_THREADS].")] = None,
     log_level: Annotated[str | None, typer.Option(help="Least severe level logged [QKV_LOG_LEVEL].")] = None,
+    unproved: Annotated[bool, typer.Option("--unproved", help="Build a model directory that nothing can prove.")] = False,
 ) -> None:
     """Serve a model over HTTP until a signal. Every other setting is an environment variable: docs/operations.md."""
     from qkv.serve import serve as run
 
     given = {"host": host, "port": port, "device": device, "num_threads": num_threads, "log_level": log_level}
     with _one_line_errors():
-        exit_code = run(paths or [], given)
+        exit_code = run(paths or [], given, is_unproved_allowed=unproved)
     raise typer.Exit(exit_code)
 
 

@@ -28,10 +28,11 @@ _RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 _log = logging.getLogger(__name__)
 
 
-def serve(paths: Sequence[Path], overrides: Mapping[str, Any]) -> int:
+def serve(paths: Sequence[Path], overrides: Mapping[str, Any], *, is_unproved_allowed: bool = False) -> int:
     """Serve until a signal. -> the exit code
 
     overrides: settings from the command line, None = not given.
+    is_unproved_allowed: a model directory may be built even if nothing proves the result.
     Raises StartupError for settings, paths and installations that cannot work; the port was not opened then.
     """
     from service.server import serve as run
@@ -42,7 +43,7 @@ def serve(paths: Sequence[Path], overrides: Mapping[str, Any]) -> int:
     settings, ignored = load_settings(**overrides)
     for name in ignored:
         sys.stderr.write(f"qkv: {name} is ignored: Kubernetes set it for a Service named qkv\n")
-    return run(settings, lambda: prepare(source))
+    return run(settings, lambda: prepare(source, is_unproved_allowed=is_unproved_allowed))
 
 
 def choose(paths: Sequence[Path]) -> Path:
@@ -87,27 +88,28 @@ def _is_installed(package: str) -> bool:
     return True
 
 
-def prepare(source: Path) -> Bundle:
+def prepare(source: Path, *, is_unproved_allowed: bool = False) -> Bundle:
     """The verified bundle of a path; a model directory is built into the cache, or found there.
 
     Raises StartupError naming the file and the field that is wrong.
     """
     if is_bundle(source):
         return open_bundle(source)
-    cached = cache_dir() / cache_key(source)
+    options = ["--unproved"] if is_unproved_allowed else []
+    cached = cache_dir() / cache_key(source, options)
     if is_bundle(cached):
         try:
             return open_bundle(cached)
         except StartupError as error:
             _log.warning("the cached bundle is damaged and is built again: %s", error)
     _log.info("building a bundle of %s in %s", source, cached)
-    _build(source, cached)
+    _build(source, cached, options)
     return open_bundle(cached)
 
 
-def _build(source: Path, out: Path) -> None:
+def _build(source: Path, out: Path, options: Sequence[str]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
-    words = ["-P", "-m", "qkv", "export", str(source.resolve()), "--out", str(out), "--force"]
+    words = ["-P", "-m", "qkv", "export", str(source.resolve()), "--out", str(out), "--force", *options]
     # The process must find the same qkv as this one, installed or not.
     root = str(Path(__file__).resolve().parent.parent)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}

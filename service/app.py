@@ -90,7 +90,8 @@ class App(FastAPI):
             )
             bodies = [(route.body, "validation") for route in HOT_ROUTES.values()]
             _, found = models_json_schema(bodies, ref_template=_REF)  # type: ignore[arg-type]
-            schema.setdefault("components", {}).setdefault("schemas", {}).update(found["$defs"])
+            schema["components"]["schemas"].update(found["$defs"])
+            _forget_validation_errors(schema)
             self.openapi_schema = schema
         return self.openapi_schema
 
@@ -160,6 +161,15 @@ def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], valu
     # The loop may have ended while the model was loading: nobody is left to be told.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback, value)
+
+
+def _forget_validation_errors(schema: dict[str, Any]) -> None:
+    """Take out the 422 that FastAPI adds to every route with a parameter: ours never answer it."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        schema["components"]["schemas"].pop(name, None)
+    for path in schema["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
 
 
 def _document(app: FastAPI, path: str, route: HotRoute) -> None:

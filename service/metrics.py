@@ -5,8 +5,8 @@ The engine knows `Observer` only. `Metrics` has a registry of its own: two apps 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
@@ -45,35 +45,30 @@ class Metrics:
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
-        self._requests = Counter("qkv_requests", "Requests answered.", ["route", "status"], registry=registry)
-        self._seconds = Histogram(
-            "qkv_request_seconds",
-            "Seconds from the headers to the answer.",
-            ["route"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._errors = Counter("qkv_errors", "Requests refused or failed, by error code.", ["code"], registry=registry)
-        self._items = Counter("qkv_items", "Inputs answered.", ["route"], registry=registry)
-        self._tokens = Counter("qkv_tokens", "Tokens of the inputs answered.", ["route"], registry=registry)
-        self._attention = Counter("qkv_attention_requests", "Answers with attention weights.", registry=registry)
-        self._calls = Histogram(
-            "qkv_call_seconds", "Seconds in one call of the model.", ["role"], buckets=_CALL_SECONDS, registry=registry
-        )
-        self._rows = Histogram("qkv_call_rows", "Rows in one call.", ["role"], buckets=_ROWS, registry=registry)
-        self._call_tokens = Histogram(
-            "qkv_call_tokens", "Real tokens in one call.", ["role"], buckets=_TOKENS, registry=registry
-        )
-        self._padding = Counter("qkv_padding_tokens", "Tokens computed for padding alone.", ["role"], registry=registry)
-        self._ready = Gauge("qkv_ready", "1 while new requests are taken.", registry=registry)
-        self._queue = Gauge("qkv_queue_tokens", "Tokens waiting or running.", registry=registry)
-        self._running = Gauge("qkv_running_calls", "Calls of the model running now.", registry=registry)
-        self._in_flight = Gauge("qkv_requests_in_flight", "Requests being answered.", registry=registry)
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self._requests = counter("qkv_requests", "Requests answered.", ["route", "status"])
+        self._seconds = histogram("qkv_request_seconds", "From headers to answer.", ["route"], buckets=_SECONDS)
+        self._errors = counter("qkv_errors", "Requests refused or failed, by error code.", ["code"])
+        self._items = counter("qkv_items", "Inputs answered.", ["route"])
+        self._tokens = counter("qkv_tokens", "Tokens of the inputs answered.", ["route"])
+        self._attention = counter("qkv_attention_requests", "Answers with attention weights.")
+        self._calls = histogram("qkv_call_seconds", "In one call of the model.", ["role"], buckets=_CALL_SECONDS)
+        self._rows = histogram("qkv_call_rows", "Rows in one call.", ["role"], buckets=_ROWS)
+        self._call_tokens = histogram("qkv_call_tokens", "Real tokens in one call.", ["role"], buckets=_TOKENS)
+        self._padding = counter("qkv_padding_tokens", "Tokens computed for padding alone.", ["role"])
+        self._ready = gauge("qkv_ready", "1 while new requests are taken.")
+        self._queue = gauge("qkv_queue_tokens", "Tokens waiting or running.")
+        self._running = gauge("qkv_running_calls", "Calls of the model running now.")
+        self._in_flight = gauge("qkv_requests_in_flight", "Requests being answered.")
         self._runner = Info("qkv_runner", "What really runs, from the loaded session.", registry=registry)
         ProcessCollector(registry=registry)
         # Looking a child up by its labels costs more than counting does.
-        self._of_request = functools.cache(lambda r, s: (self._requests.labels(r, s), self._seconds.labels(r)))
-        self._of_answer = functools.cache(lambda r: (self._items.labels(r), self._tokens.labels(r)))
+        self._of_request = cache(
+            lambda route, status: (self._requests.labels(route, status), self._seconds.labels(route))
+        )
+        self._of_answer = cache(lambda route: (self._items.labels(route), self._tokens.labels(route)))
 
     def call_finished(self, role: str, rows: int, real_tokens: int, padded_tokens: int, run_s: float) -> None:
         """One call of the model ended well."""

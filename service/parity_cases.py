@@ -38,13 +38,13 @@ class Form:
 
 
 FORMS: Mapping[str, Form] = {
-    "quick": Form(2, 1, (1, 2, 3, 8), (1, 2, 5, 33), max_case_tokens=640, max_case_bytes=64 * 2**20),
+    "quick": Form(2, 1, (1, 2, 3, 8), (1, 2, 5, 21), max_case_tokens=512, max_case_bytes=64 * 2**20),
     "full": Form(
         5,
-        5,
+        3,
         (1, 2, 3, 8),
-        (1, 2, 3, 5, 7, 16, 17, 33, 63, 64, 65, 127, 128, 129, 255),
-        max_case_tokens=4096,
+        (1, 2, 3, 5, 7, 16, 17, 33, 63, 64, 65, 129),
+        max_case_tokens=1024,
         max_case_bytes=256 * 2**20,
     ),
 }

@@ -89,7 +89,7 @@ def listen(settings: Settings) -> socket.socket:
     try:
         return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = (error.strerror or str(error)).partition(" (while")[0]
         raise StartupError(f"cannot listen on {settings.host} port {settings.port}: {reason}") from None
 
 

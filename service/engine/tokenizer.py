@@ -96,7 +96,7 @@ class TextTokenizer:
             return ""
         if name not in self._text.prompts:
             known = ", ".join(sorted(self._text.prompts)) or "none"
-            message = f"prompt_name: prompts of this model: {known}; got {name[:40]!r}"
+            message = f"prompt_name: prompts of this model: {known}; got another name"
             raise RequestError(message, param="prompt_name", code="unknown_prompt")
         return self._text.prompts[name]
 

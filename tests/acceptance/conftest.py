@@ -15,9 +15,9 @@ from tests.fixtures.live import LiveServer, serving
 _WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from qkv.__main__ import main; main()"
 
 
-def export(*arguments: str) -> None:
-    """`qkv export` without torch. Raises with its output when it fails."""
-    command = [sys.executable, "-c", _WITHOUT_TORCH, "export", *arguments]
+def export(*arguments: str, python: tuple[str, ...] = ("-m", "qkv")) -> None:
+    """`qkv export` as a command. Raises with its output when it fails."""
+    command = [sys.executable, *python, "export", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -26,15 +26,15 @@ def export(*arguments: str) -> None:
 def minilm_bundle(minilm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The default model's bundle, built without torch."""
     out = tmp_path_factory.mktemp("bundles") / "all-MiniLM-L6-v2"
-    export("all-MiniLM-L6-v2", "--out", str(out))
+    export("all-MiniLM-L6-v2", "--out", str(out), python=("-c", _WITHOUT_TORCH))
     return out
 
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random two-layer model's bundle, unproved: for tests of the service, not of the model."""
+    """A random two-layer model's bundle, proved against PyTorch."""
     out = tmp_path_factory.mktemp("bundles") / "tiny"
-    export(str(tiny_models / "bert_mean"), "--out", str(out), "--unproved")
+    export(str(tiny_models / "bert_mean"), "--out", str(out))
     return out
 
 

@@ -46,7 +46,7 @@ def test_bad_choice_names_field_range_and_value(field: str, numbers: tuple[int, 
         attention.num_values(choice, [3], SPEC)
     assert caught.value.param == f"attention.{field}"
     assert shown in caught.value.message
-    if shown not in ("1 more than once",):
+    if shown != "1 more than once":
         assert f"0…{2 if field == 'layers' else 3}" in caught.value.message
     with pytest.raises(RequestError):
         attention.reduce(row(3), choice, SPEC)
@@ -72,7 +72,8 @@ def test_mean_is_one_averaged_matrix() -> None:
     result = row(5)
     (layer,) = attention.reduce(result, AttentionChoice(heads="mean"), SPEC)
     assert layer.heads == "mean"
-    assert (layer.weights.shape, layer.weights.dtype) == ((1, 5, 5), np.float32)
+    assert layer.weights.shape == (1, 5, 5)
+    assert layer.weights.dtype == np.float32
     np.testing.assert_allclose(layer.weights[0], result["attention.2"].mean(axis=0), atol=1e-7)
 
 

@@ -162,7 +162,8 @@ def test_openai_reply_has_the_native_fields_on_request() -> None:
 def test_finished_vectors_have_length_one(dimensions: int | None) -> None:
     vector = finish(EMBEDDING, True, dimensions)
     prefix = EMBEDDING[:dimensions].astype(np.float64)
-    assert (vector.dtype, vector.shape) == (np.float32, prefix.shape)
+    assert vector.shape == prefix.shape
+    assert vector.dtype == np.float32
     np.testing.assert_allclose(vector, prefix / np.linalg.norm(prefix), atol=1e-7)
 
 

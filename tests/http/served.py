@@ -1,4 +1,7 @@
-"""A server process over a fake model: `python -m tests.http.served DIRECTORY CALL_S LOAD_S [FAULT]`. Settings come from the environment."""
+"""A server process over a fake model: `python -m tests.http.served DIRECTORY CALL_S LOAD_S [FAULT]`.
+
+Settings come from the environment.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import threading
 from typing import Any
 
 import httpx2
@@ -12,7 +14,8 @@ import pytest
 import safetensors.numpy
 
 from service.api.schema import EmbeddingsAnswer, EncodeAnswer, Health, ModelDetail, ModelList
-from tests.http.conftest import OpenClient
+from service.runners.base import FakeRunner
+from tests.http.conftest import OpenClient, app_of
 from tests.http.test_bodies import check_error
 
 EVERYTHING = ["embedding", "tokens", "outputs", "attention"]
@@ -192,13 +195,25 @@ async def test_errors_of_every_kind_have_one_body(client: httpx2.AsyncClient) ->
 
 
 async def test_a_full_queue_is_429_for_a_text_and_for_a_list(open_client: OpenClient) -> None:
-    client = await open_client(max_queue_tokens=8)
-    for value in ("the cat is on a river bank", ["the cat is on a river bank"]):
+    may_run = threading.Event()
+    client = await open_client(FakeRunner(on_call=lambda inputs: _hold(may_run)), max_queue_tokens=8)
+    held = [asyncio.create_task(client.post("/v1/embeddings", json={"input": "cat"})) for _ in range(2)]
+    service = app_of(client).service
+    while service.engine is None or service.engine.health().queued_tokens < 6:  # noqa: ASYNC110 - set by the app
+        await asyncio.sleep(0.005)
+    for value in ("the cat", ["the cat"]):
         answer = await client.post("/v1/embeddings", json={"input": value})
-        # More than the queue can ever hold will not fit later either.
-        assert answer.status_code in (400, 429)
-        check_error(answer, answer.status_code)
-    assert (await client.post("/v1/embeddings", json={"input": "cat"})).status_code == 200
+        check_error(answer, 429, code="queue_full")
+        assert 1 <= int(answer.headers["retry-after"]) <= 120
+    assert (await client.get("/health/ready")).status_code == 200
+    may_run.set()
+    assert [(await answer).status_code for answer in held] == [200, 200]
+    assert 'qkv_errors_total{code="queue_full"} 2.0' in (await client.get("/metrics")).text
+    assert (await client.post("/v1/embeddings", json={"input": "the cat"})).status_code == 200
+
+
+def _hold(event: threading.Event) -> None:
+    assert event.wait(10)
 
 
 async def test_json_is_written_as_json(client: httpx2.AsyncClient) -> None:

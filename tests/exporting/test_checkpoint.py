@@ -1,0 +1,131 @@
+"""The weights file: read by header, matched with the encoder, refused with every fault at once."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from export.checkpoint import match_checkpoint, parameter_shapes, read_header
+from export.errors import ExportError
+from models.config import EncoderConfig
+from models.families import BERT
+
+CONFIG = EncoderConfig(
+    family="bert", vocab_size=11, dim=8, num_layers=2, num_heads=2, ffn_dim=12, max_positions=9, num_token_types=2,
+    layer_norm_eps=1e-12, activation="gelu",
+)  # fmt: skip
+
+
+def write_weights(path: Path, prefix: str = "", **changes: np.ndarray | None) -> Path:
+    """A checkpoint of CONFIG. changes: canonical name with _ for . → another tensor, None = left out."""
+    names, shapes = BERT.parameters(CONFIG), parameter_shapes(CONFIG)
+    tensors = {prefix + names[ours]: np.ones(shape, dtype=np.float32) for ours, shape in shapes.items()}
+    for name, tensor in changes.items():
+        theirs = prefix + names[name.replace("__", ".")]
+        tensors.pop(theirs)
+        if tensor is not None:
+            tensors[theirs] = tensor
+    save_file(tensors, path)
+    return path
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    shapes=st.dictionaries(
+        st.text("ab.0", min_size=1, max_size=6), st.lists(st.integers(0, 4), max_size=3), min_size=1
+    ),
+    dtype=st.sampled_from(["float32", "float16", "int64", "uint8", "bool"]),
+)
+def test_the_header_says_where_every_value_lies(tmp_path: Path, shapes: dict[str, list[int]], dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    path = tmp_path / "model.safetensors"
+    save_file({name: rng.integers(0, 2, shape).astype(dtype) for name, shape in shapes.items()}, path)
+    content, expected = path.read_bytes(), load_file(path)
+    found = read_header(path)
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        values = np.frombuffer(content[tensor.offset : tensor.offset + tensor.num_bytes], dtype).reshape(tensor.shape)
+        np.testing.assert_array_equal(values, expected[name])
+
+
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_every_parameter_is_found_under_a_known_prefix(tmp_path: Path, prefix: str) -> None:
+    stored = read_header(write_weights(tmp_path / "model.safetensors", prefix))
+    found = match_checkpoint(BERT, CONFIG, stored)
+    assert found.tensors.keys() == parameter_shapes(CONFIG).keys()
+    assert found.unmatched == ()
+    assert found.num_parameters == sum(int(np.prod(shape)) for shape in parameter_shapes(CONFIG).values())
+
+
+def test_old_layer_norm_names_are_known(tmp_path: Path) -> None:
+    path = write_weights(tmp_path / "model.safetensors")
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in load_file(path).items()}
+    save_file({name.replace("LayerNorm.bias", "LayerNorm.beta"): tensor for name, tensor in old.items()}, path)
+    assert match_checkpoint(BERT, CONFIG, read_header(path)).tensors.keys() == parameter_shapes(CONFIG).keys()
+
+
+def test_tensors_that_nothing_uses_are_named_but_not_those_of_known_heads(tmp_path: Path) -> None:
+    path = write_weights(tmp_path / "model.safetensors")
+    extra = {name: np.zeros(2, dtype=np.float32) for name in ("pooler.dense.weight", "adapter.weight")}
+    save_file(load_file(path) | extra, path)
+    assert match_checkpoint(BERT, CONFIG, read_header(path)).unmatched == ("adapter.weight",)
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    path = write_weights(
+        tmp_path / "model.safetensors",
+        layers__0__ffn__up__bias=None,
+        layers__1__attention__key__weight=np.ones((8, 9), dtype=np.float32),
+        embeddings__norm__bias=np.ones(8, dtype=np.float16),
+    )
+    with pytest.raises(ExportError) as caught:
+        match_checkpoint(BERT, CONFIG, read_header(path))
+    text = str(caught.value)
+    assert "encoder.layer.0.intermediate.dense.bias (layers.0.ffn.up.bias): missing" in text
+    assert "encoder.layer.1.attention.self.key.weight: shape [8, 9], config.json asks for [8, 8]" in text
+    assert "embeddings.LayerNorm.bias: dtype F16, only F32 is supported" in text
+    assert len(caught.value.faults) == 3
+
+
+def test_a_checkpoint_without_the_encoder_names_what_was_looked_for(tmp_path: Path) -> None:
+    save_file({"something": np.zeros(2, dtype=np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(ExportError, match=r"no tensor named embeddings\.word_embeddings\.weight"):
+        match_checkpoint(BERT, CONFIG, read_header(tmp_path / "model.safetensors"))
+
+
+def entry(**changes: object) -> bytes:
+    """A safetensors file with one tensor of 8 bytes, described wrongly."""
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | changes}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(8)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "a Git LFS pointer, not weights"),
+        (b"", "file size 0: truncated"),
+        (b"\xff" * 20, "file size 20: truncated, or not safetensors"),
+        (entry()[:-3], "the header describes"),
+        (entry() + b"more", "the header describes"),
+        (struct.pack("<Q", 4) + b"nope", "the header is not JSON"),
+        (struct.pack("<Q", 2) + b"[]", "the header is a list"),
+        (entry(dtype="F7"), "header entry 'a' is wrong"),
+        (entry(shape=[3]), "header entry 'a' is wrong"),
+        (entry(data_offsets=[-8, 0]), "header entry 'a' is wrong"),
+        (entry(shape="2"), "header entry 'a' is wrong"),
+    ],
+)
+def test_a_broken_file_is_refused_by_name(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ExportError) as caught:
+        read_header(path)
+    assert message in str(caught.value)
+    assert "model.safetensors" in str(caught.value)

@@ -1,0 +1,148 @@
+"""The proof: what it is called, and that a graph which computes something else never becomes a bundle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from safetensors.numpy import load_file, save_file
+
+import export.bundle
+from export.build import build_graph
+from export.bundle import export_model
+from export.checkpoint import match_checkpoint, parameter_shapes, read_header
+from export.errors import ExportError
+from export.scramble import scramble_bundle
+from models.config import EncoderConfig
+from models.families import BERT
+from service.bundle import open_bundle
+from service.parity import ParityReport, load_probes
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def goldens(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Goldens of the tiny encoder, made by the kept script."""
+    out = tmp_path_factory.mktemp("goldens") / "tiny.safetensors"
+    command = [sys.executable, str(ROOT / "tools" / "make_goldens.py"), str(tiny_models / "bert_mean"), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_torch_proves_on_published_and_random_weights(tiny_bundles: Path) -> None:
+    report = ParityReport.model_validate_json((tiny_bundles / "bert_mean" / "parity.json").read_bytes())
+    names = {gate.name for gate in report.gates}
+    assert {"token_embeddings", "attention", "alone", "random weights: attention", "probes: pooled"} <= names
+    assert report.passed
+    assert report.reference.startswith("torch ")
+
+
+def test_goldens_prove_without_torch(tiny_models: Path, tmp_path: Path, goldens: Path, no_torch: None) -> None:
+    exported = export_model(str(tiny_models / "bert_mean"), tmp_path / "out", goldens=goldens)
+    assert exported.manifest.proof.kind == "golden"
+    assert exported.manifest.proof.reference.startswith("transformers ")
+    names = {gate.name for gate in exported.report.gates}
+    assert {"goldens: token_embeddings", "goldens: attention", "alone", "padded", "permuted", "roles"} <= names
+    # A graph compared with itself shows nothing of these.
+    assert not {"token_embeddings", "pooled", "cosine", "attention"} & names
+    stored, given = load_probes(tmp_path / "out" / "probes.safetensors"), load_probes(goldens)
+    for found, expected in zip(stored.cases, given.cases, strict=True):
+        np.testing.assert_equal(dict(found.outputs), dict(expected.outputs))
+
+
+def test_goldens_are_checked_beside_torch(tiny_models: Path, tmp_path: Path, goldens: Path) -> None:
+    exported = export_model(str(tiny_models / "bert_mean"), tmp_path / "out", goldens=goldens)
+    assert exported.manifest.proof.kind == "pytorch"
+    assert "goldens: attention" in {gate.name for gate in exported.report.gates}
+
+
+def test_goldens_of_other_weights_are_refused(tiny_models: Path, tmp_path: Path, goldens: Path) -> None:
+    with pytest.raises(ExportError, match="weights_sha256"):
+        export_model(str(tiny_models / "xenc"), tmp_path / "out", goldens=goldens)
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_goldens_fail_by_gate_and_case(tiny_models: Path, tmp_path: Path, goldens: Path, no_torch: None) -> None:
+    probes = load_probes(goldens)
+    tensors = load_file(goldens)
+    tensors["1.output.attention.0"][:, [0, 1]] = tensors["1.output.attention.0"][:, [1, 0]]
+    tensors["0.output.pooled"] = -tensors["0.output.pooled"]
+    save_file(tensors, tmp_path / "wrong.safetensors", metadata=dict(probes.metadata))
+    with pytest.raises(ExportError) as caught:
+        export_model(str(tiny_models / "bert_mean"), tmp_path / "out", goldens=tmp_path / "wrong.safetensors")
+    text = str(caught.value)
+    assert "goldens: attention" in text
+    assert "probe 1" in text
+    assert "goldens: pooled" in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_to_prove_with_says_what_would_do(tiny_models: Path, tmp_path: Path, no_torch: None) -> None:
+    with pytest.raises(ExportError) as caught:
+        export_model(str(tiny_models / "bert_mean"), tmp_path / "out")
+    assert all(word in str(caught.value) for word in ("qkv[torch]", "--goldens", "--unproved"))
+    assert not (tmp_path / "out").exists()
+    exported = export_model(str(tiny_models / "bert_mean"), tmp_path / "out", unproved=True)
+    assert exported.manifest.proof.kind == "none"
+    assert open_bundle(tmp_path / "out").manifest == exported.manifest
+
+
+def _drop_the_scale(graph: onnx.GraphProto) -> None:
+    node = next(node for node in graph.node if node.name == "layers.1.attention.query")
+    del node.attribute[:]
+    node.attribute.append(onnx.helper.make_attribute("transB", 1))
+
+
+def _swap_key_and_value(graph: onnx.GraphProto) -> None:
+    node = next(node for node in graph.node if node.name == "layers.0.attention.key")
+    node.input[1], node.input[2] = "layers.0.attention.value.weight", "layers.0.attention.value.bias"
+
+
+def _forget_the_mask(graph: onnx.GraphProto) -> None:
+    lowest = next(tensor for tensor in graph.initializer if tensor.name == "lowest")
+    lowest.CopyFrom(numpy_helper.from_array(np.array(0.0, dtype=np.float32), "lowest"))
+
+
+def _miscount_positions(graph: onnx.GraphProto) -> None:
+    first = next(tensor for tensor in graph.initializer if tensor.name == "first_position")
+    first.CopyFrom(numpy_helper.from_array(np.array([-1]), "first_position"))
+
+
+@pytest.mark.parametrize("damage", [_drop_the_scale, _swap_key_and_value, _forget_the_mask, _miscount_positions])
+def test_a_graph_that_computes_something_else_never_becomes_a_bundle(
+    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[onnx.GraphProto], None]
+) -> None:
+    def build_damaged(*arguments: Any, **options: Any) -> onnx.ModelProto:
+        model = build_graph(*arguments, **options)
+        damage(model.graph)
+        return model
+
+    monkeypatch.setattr(export.bundle, "build_graph", build_damaged)
+    with pytest.raises(ExportError) as caught:
+        export_model(str(tiny_models / "bert_mean"), tmp_path / "out")
+    assert any(fault.startswith("random weights: ") for fault in caught.value.faults), str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_random_weights_have_the_published_layout(tiny_bundles: Path, tmp_path: Path) -> None:
+    bundle = open_bundle(tiny_bundles / "bert_mean")
+    config = EncoderConfig.from_dict(bundle.manifest.encoder)
+    stored = read_header(bundle.file("weights.safetensors"))
+    scrambled = scramble_bundle(bundle, match_checkpoint(BERT, config, stored).tensors, tmp_path)
+    assert read_header(scrambled.file("weights.safetensors")) == stored
+    values = load_file(scrambled.file("weights.safetensors"))
+    names = BERT.parameters(config)
+    for name, shape in parameter_shapes(config).items():
+        tensor = values[names[name]]
+        assert tensor.shape == shape
+        assert tensor.std() > 0, name
+    assert abs(values[names["layers.0.attention_norm.weight"]].mean() - 1) < 0.2

@@ -1,0 +1,87 @@
+"""Generated cases: every kind of mask that is claimed, nothing outside the limits, the same every time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.bundle import GraphSpec, Manifest
+from service.parity_cases import FORMS, MASK_KINDS, Case, Form, Layout, MaskKind, make_case, make_cases, pad_inputs
+from tests.fixtures.toy_encoder import NUM_TYPES, toy_manifest
+
+KINDS = MASK_KINDS["any"]
+
+
+def with_graphs(manifest: Manifest, masks: str) -> Manifest:
+    graphs: tuple[GraphSpec, ...] = tuple(graph.model_copy(update={"masks": masks}) for graph in manifest.graphs)
+    return manifest.model_copy(update={"graphs": graphs})
+
+
+@given(seed=st.integers(0, 99), batch=st.integers(2, 8), seq=st.integers(2, 40), kind=st.sampled_from(KINDS))
+@settings(max_examples=150)
+def test_a_case_is_what_its_layout_says(seed: int, batch: int, seq: int, kind: MaskKind) -> None:
+    manifest = toy_manifest(max_tokens=64)
+    case = make_case(manifest, Layout(seed, batch, seq, kind), index=2)
+    attention, pooling = case.masks.attention, case.masks.pooling
+    assert case.shape == (batch, seq)
+    has_any = np.asarray(attention.any(axis=1))
+    assert has_any.all() if kind != "empty" else (has_any[:-1].all() and not has_any[-1])
+    assert (pooling <= attention).all()
+    assert (pooling.any(axis=1) == has_any).all()
+    steps = np.diff(attention.astype(int), axis=1)
+    assert {"full": attention.all(), "right": (steps <= 0).all(), "left": (steps >= 0).all()}.get(kind, True)
+    ids, types = case.inputs["input_ids"], case.inputs["token_type_ids"]
+    assert ids.min() >= 0
+    assert ids.max() < manifest.text.vocab_size
+    assert types.max() < NUM_TYPES
+    assert {values.dtype for values in case.inputs.values()} == {np.dtype(np.int64)}
+    np.testing.assert_array_equal(case.inputs["attention_mask"], attention)
+    np.testing.assert_array_equal(case.inputs["pooling_mask"], pooling)
+
+
+def all_kinds(cases: list[Case]) -> set[str]:
+    return {kind for kind in KINDS if any(f"{kind} mask" in case.name for case in cases)}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_covers_lengths_batches_and_masks(form: str) -> None:
+    manifest = toy_manifest(max_tokens=40)
+    cases = make_cases(manifest, FORMS[form])
+    assert {case.shape[1] for case in cases} >= {1, 2, 5, 40}
+    assert {case.shape[0] for case in cases} == {1, 2, 3, 8}
+    assert max(case.shape[1] for case in cases) == 40
+    assert all_kinds(cases) == set(KINDS)
+    assert any((case.masks.pooling != case.masks.attention).any() for case in cases)
+    assert len({case.name for case in cases}) == len(cases)
+    assert [case.index for case in cases] == list(range(len(cases)))
+
+
+def test_a_graph_gets_only_the_masks_that_it_claims() -> None:
+    assert all_kinds(make_cases(with_graphs(toy_manifest(), "right"), FORMS["quick"])) == {"full", "right"}
+
+
+def test_large_batches_are_left_out_but_never_the_longest_row() -> None:
+    form = Form(1, 1, (1, 2, 3), (10,), max_case_tokens=60, max_case_bytes=1)
+    cases = make_cases(toy_manifest(max_tokens=64), form)
+    assert {case.shape for case in cases} == {(1, 10), (2, 10), (3, 10), (1, 64)}
+
+
+def test_cases_repeat() -> None:
+    first, again = (make_cases(toy_manifest(), FORMS["quick"]) for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        assert one.name == other.name
+        for name, values in one.inputs.items():
+            np.testing.assert_array_equal(values, other.inputs[name])
+
+
+def test_padding_is_masked_and_holds_the_pad_id() -> None:
+    manifest = toy_manifest()
+    case = make_cases(manifest, FORMS["quick"])[-1]
+    batch, seq = case.shape
+    padded = pad_inputs(manifest.graph("encode"), case.inputs, seq + 3, pad_token_id=7)
+    assert {values.shape for values in padded.values()} == {(batch, seq + 3)}
+    assert (padded["input_ids"][:, seq:] == 7).all()
+    assert not padded["attention_mask"][:, seq:].any()
+    np.testing.assert_array_equal(padded["input_ids"][:, :seq], case.inputs["input_ids"])

@@ -1,0 +1,65 @@
+"""Gates and the ledger: limits by precision and device, and nothing that passes unmeasured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from service.parity import GateResult, ParityReport, gates_for
+from service.parity_cases import Masks
+from service.parity_checks import cosine_difference, hidden_difference, pooled_difference
+from service.parity_report import Ledger
+
+
+def test_limits_of_each_device() -> None:
+    cpu, cuda = gates_for("float32", "CPUExecutionProvider"), gates_for("float32", "CUDAExecutionProvider")
+    assert (cpu.hidden, cpu.embedding, cpu.cosine, cpu.invariance) == (1e-5, 2e-6, 1e-6, 2e-6)
+    assert (cuda.hidden, cuda.embedding, cuda.cosine, cuda.invariance) == (1e-4, 2e-5, 1e-6, 2e-5)
+    with pytest.raises(KeyError):
+        gates_for("int4", "CPUExecutionProvider")
+
+
+def test_the_first_worst_case_is_kept() -> None:
+    ledger = Ledger({"a": 1.0, "b": 0.0})
+    for value, case in ((0.5, "x"), (2.0, "y"), (2.0, "z"), (0.0, "w")):
+        ledger.note("a", value, case)
+    first, second = ledger.results()
+    assert first == GateResult(name="a", limit=1.0, worst=2.0, case="y", num_checks=4, passed=False)
+    assert second == GateResult(name="b", limit=0.0, worst=None, case="never measured", num_checks=0, passed=False)
+
+
+def test_an_array_names_the_index_and_a_nan_wins() -> None:
+    ledger = Ledger({"a": 1.0})
+    ledger.note_array("a", np.array([[0.0, 0.5], [0.25, 0.0]]), "case: out")
+    ledger.note_array("a", np.zeros((0, 3)), "nothing to see")
+    assert ledger.results()[0].case == "case: out[0, 1]"
+    assert ledger.results()[0].num_checks == 1
+    ledger.note_array("a", np.array([9.0, np.nan]), "case: out")
+    assert ledger.results()[0].worst is None
+    assert ledger.results()[0].case == "case: out[1]"
+
+
+def test_a_value_at_its_limit_passes() -> None:
+    ledger = Ledger({"a": 1e-5})
+    ledger.note("a", 1e-5, "x")
+    assert ledger.results()[0].passed
+
+
+def test_a_report_without_gates_is_no_proof() -> None:
+    assert not ParityReport(reference="", form="quick", num_cases=0, gates=(), environment={}).passed
+
+
+def test_only_real_positions_count() -> None:
+    masks = Masks(np.array([[True, True, False]]), np.array([[False, True, False]]))
+    expected = np.array([[[4.0, 0.0], [0.0, 2.0], [1e9, 1e9]]])
+    found = expected + np.array([[[0.0, 0.0], [0.0, 0.4], [7.0, np.nan]]])
+    np.testing.assert_allclose(hidden_difference(found, expected, masks).max(), 0.4 / 4)
+
+
+def test_vectors_are_compared_at_length_one() -> None:
+    masks = Masks(np.ones((2, 1), bool), np.array([[True], [False]]))
+    expected = np.array([[3.0, 4.0], [1.0, 0.0]], np.float32)
+    found = np.array([[30.0, 40.0], [0.0, 1.0]], np.float32)  # ten times as long; the other has nothing to pool
+    assert pooled_difference(found, expected, masks).max() < 1e-12
+    turned = np.array([[4.0, -3.0], [1.0, 0.0]], np.float32)
+    np.testing.assert_allclose(cosine_difference(turned, expected, masks), [1.0, 0.0])
