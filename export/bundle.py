@@ -41,7 +41,8 @@ from service.bundle import (
     sha256_file,
 )
 from service.errors import StartupError
-from service.parity import ParityReport, save_probes
+from service.parity.probes import save_probes
+from service.parity.report import ParityReport
 
 _ROLES: tuple[Role, ...] = ("encode", "attend")
 _UNPROVED = ProofSpec(kind="none", reference="", batch_invariant="unproved")

@@ -18,17 +18,9 @@ from export.errors import ExportError
 from export.scramble import scramble_bundle
 from service.bundle import WEIGHTS, Bundle, Manifest, Proof, ProofSpec, Role, sha256_file
 from service.errors import StartupError
-from service.parity import (
-    GateResult,
-    ParityReport,
-    Probe,
-    Probes,
-    Runners,
-    check_probes,
-    load_probes,
-    make_probes,
-    run_battery,
-)
+from service.parity.battery import Runners, run_battery
+from service.parity.probes import Probe, Probes, check_probes, load_probes, make_probes
+from service.parity.report import GateResult, ParityReport
 from service.runners.base import Array, Runner, RunnerInfo
 from service.runners.ort import OrtRunner
 

@@ -49,7 +49,9 @@ class Family:
         if values["activation"] not in _ACTIVATIONS:
             raise ValueError(f"config.json: hidden_act {values['activation']!r} is not supported")
         if config.get("position_embedding_type", "absolute") != "absolute":
-            raise ValueError(f"config.json: position_embedding_type {config['position_embedding_type']!r} is not supported")
+            raise ValueError(
+                f"config.json: position_embedding_type {config['position_embedding_type']!r} is not supported"
+            )
         return EncoderConfig.from_dict(values | {"family": self.name, "activation": _ACTIVATIONS[values["activation"]]})
 
     def parameters(self, config: EncoderConfig) -> dict[str, str]:
@@ -118,7 +120,9 @@ FAMILIES: Mapping[str, Family] = {family.name: family for family in (BERT,)}
 
 def find_family(config: Mapping[str, Any]) -> Family:
     """The family of a config.json. Raises ValueError naming its model_type and what is supported."""
-    model_type = config.get("model_type")
+    model_type = str(config.get("model_type"))
     if model_type not in FAMILIES:
-        raise ValueError(f"config.json: model_type {model_type!r} is not supported; supported: {', '.join(sorted(FAMILIES))}")
+        raise ValueError(
+            f"config.json: model_type {model_type!r} is not supported; supported: {', '.join(sorted(FAMILIES))}"
+        )
     return FAMILIES[model_type]

@@ -18,7 +18,8 @@ def cache_dir() -> Path:
 
 
 def cache_key(source: Path, options: Sequence[str] = ()) -> str:
-    """SHA-256 over the name and the files of a model directory, the options, the version of qkv and the bundle's schema.
+    """SHA-256 over the name and the files of a model directory, the options, the version of qkv and the bundle's
+    schema.
 
     Any change of any file, hidden ones aside, is another key.
     """

@@ -79,7 +79,9 @@ def serve(
     device: Annotated[Literal["cpu", "cuda", "auto"] | None, typer.Option(help="Where it runs [QKV_DEVICE].")] = None,
     num_threads: Annotated[int | None, typer.Option(help="CPU threads for the model [QKV_NUM_THREADS].")] = None,
     log_level: Annotated[str | None, typer.Option(help="Least severe level logged [QKV_LOG_LEVEL].")] = None,
-    unproved: Annotated[bool, typer.Option("--unproved", help="Build a model directory that nothing can prove.")] = False,
+    unproved: Annotated[
+        bool, typer.Option("--unproved", help="Build a model directory that nothing can prove.")
+    ] = False,
 ) -> None:
     """Serve a model over HTTP until a signal. Every other setting is an environment variable: docs/operations.md."""
     from qkv.serve import serve as run

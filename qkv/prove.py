@@ -22,7 +22,7 @@ def prove(path: Path, *, form: Literal["quick", "full"]) -> bool:
         raise StartupError("parity compares with PyTorch, which is not installed: pip install 'qkv[torch]'")
     bundle = open_bundle(path)
 
-    from service.parity import Runners, run_battery
+    from service.parity.battery import Runners, run_battery
     from service.runners.ort import OrtRunner
     from service.runners.torch import TorchRunner
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.parity_report import ParityReport
+from service.parity.report import ParityReport
 
 _PIPED_WIDTH = 160
 

@@ -46,7 +46,9 @@ class Settings(BaseSettings):
     max_response_bytes: int = Field(
         128 * 2**20, ge=1024, description="Largest answer, in bytes, estimated before anything is computed."
     )
-    truncate: Truncate = Field("error", description="What happens to a text over the limit when a request does not say.")
+    truncate: Truncate = Field(
+        "error", description="What happens to a text over the limit when a request does not say."
+    )
     token_ids: Literal["framed", "verbatim"] = Field(
         "framed", description="`framed` refuses token ids without the tokenizer's special tokens; `verbatim` takes any."
     )

@@ -40,7 +40,7 @@ _EXPECTED = {
     "normalize": "a boolean",
     "add_special_tokens": "a boolean",
 }
-_BYTES_PER_VALUE = {"float": 12.0, "base64": 5.4, "safetensors": 4.0}
+_BYTES_PER_VALUE = {"float": 12.5, "base64": 5.4, "safetensors": 4.0}
 SAFETENSORS = "application/vnd.safetensors"
 
 EncodingFormat = Literal["float", "base64"]

@@ -1,7 +1,7 @@
 """Rows and calls: what waits, what runs together, and how one becomes the other and back.
 
-Pure functions over arrays. Knows no thread, no clock and no tokenizer: what each input and output means is in the manifest's
-tensor specs, so texts and, later, tensors travel the same way.
+Pure functions over arrays. Knows no thread, no clock and no tokenizer: what each input and output means is in the
+manifest's tensor specs, so texts and, later, tensors travel the same way.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ def _stack(spec: TensorSpec, rows: Sequence[Row], shape: tuple[int, int], pad_to
     return batch
 
 
-def split(
-    graph: GraphSpec, rows: Sequence[Row], outputs: Mapping[str, Array]
-) -> list[RowResult]:
+def split(graph: GraphSpec, rows: Sequence[Row], outputs: Mapping[str, Array]) -> list[RowResult]:
     """Give each row its own outputs, padding cut off along every `seq` axis.
 
     outputs: arrays by name, batch first. The results own their memory: no row keeps a whole batch alive.

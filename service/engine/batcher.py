@@ -1,7 +1,8 @@
 """Rows wait, worker threads pull calls: every row admitted gets its answer or its error, whatever happens.
 
-Batches form while the previous ones run; there is no wait window. A request is admitted whole or refused whole, by tokens.
-Failure, cancel, deadline and shutdown each end every future. Knows no tokenizer and no model: `compute` runs a call.
+Batches form while the previous ones run; there is no wait window. A request is admitted whole or refused whole, by
+tokens. Failure, cancel, deadline and shutdown each end every future. Knows no tokenizer and no model: `compute` runs a
+call.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Batcher:
     async def submit(self, rows: Sequence[Row]) -> tuple[list[RowResult], float, float]:
         """Run rows and give their outputs in order, with the seconds spent waiting and running.
 
-        Raises QueueFullError or NotReadyError before anything is queued, BackendError when a row fails. Cancelling drops what has not run.
+        Raises QueueFullError or NotReadyError before anything is queued, BackendError when a row fails. Cancelling
+        drops what has not run.
         """
         loop = asyncio.get_running_loop()
         job = Job(loop, loop.create_future(), len(rows), [{} for _ in rows], submitted_s=time.monotonic())
@@ -132,7 +134,7 @@ class Batcher:
             self._is_closing = True
             self._changed.notify_all()
         deadline = time.monotonic() + timeout_s
-        while self._jobs and time.monotonic() < deadline:
+        while self._jobs and time.monotonic() < deadline:  # noqa: ASYNC110 - workers are threads, once a process
             await asyncio.sleep(0.01)
         with self._changed:
             left = [*self._jobs]

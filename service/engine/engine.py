@@ -18,12 +18,12 @@ from service.bundle import PROBES, TOKENIZER, Bundle, Manifest, Role
 from service.engine import attention, batch
 from service.engine.batch import Row, RowResult
 from service.engine.batcher import Batcher, Outcome
-from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, Input, Timings
+from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, Input, Text, Timings
 from service.engine.tokenizer import Encoding, TextTokenizer
 from service.engine.vectors import finish
 from service.errors import BackendError, DeadlineError, RequestError, SpaceMismatchError, StartupError
 from service.metrics import NO_OBSERVER, Observer
-from service.parity import check_probes, load_probes
+from service.parity.probes import check_probes, load_probes
 from service.runners.base import Runner, RunnerInfo
 from service.runners.ort import OrtRunner
 from service.settings import Settings, Truncate
@@ -45,9 +45,7 @@ class EngineHealth:
 class Engine:
     """One bundle being served."""
 
-    def __init__(
-        self, bundle: Bundle, settings: Settings, *, runner: Runner, observer: Observer = NO_OBSERVER
-    ) -> None:
+    def __init__(self, bundle: Bundle, settings: Settings, *, runner: Runner, observer: Observer = NO_OBSERVER) -> None:
         self.bundle = bundle
         self.manifest: Manifest = bundle.manifest
         self.settings = settings
@@ -82,10 +80,10 @@ class Engine:
         return engine
 
     async def encode(self, request: EncodeRequest) -> EncodeResult:
-        """Answer one request. Raises the errors of `service.errors`; nothing is queued before everything was checked."""
+        """Answer one request. Raises the errors of `service.errors`; all is checked before anything is queued."""
         started_s = time.monotonic()
         space = self._check_space(request)
-        encodings = await self._tokenize(request)
+        encodings = await self._tokenize(request, request.truncate or self.settings.truncate)
         role, outputs = self._graph_outputs(request)
         self._check_size(request, encodings)
         rows = [_row(encoding, role, outputs) for encoding in encodings]
@@ -104,16 +102,15 @@ class Engine:
         prompt_name: str | None = None,
         param: str = "input",
     ) -> list[EncodedItem]:
-        """The tokens of each input as the model would get them; nothing is run and no length is refused."""
+        """The tokens of each input, told in full at any length unless `truncate` says otherwise. Nothing is run."""
         request = EncodeRequest(
             inputs,
             include=frozenset({"tokens"}),
-            truncate=truncate,
             prompt_name=prompt_name,
             add_special_tokens=add_special_tokens,
             param=param,
         )
-        return [self._finish(request, encoding, {}) for encoding in await self._tokenize(request)]
+        return [self._finish(request, encoding, {}) for encoding in await self._tokenize(request, truncate)]
 
     def runner_info(self) -> RunnerInfo:
         """What really runs."""
@@ -160,9 +157,10 @@ class Engine:
         except Exception:
             _log.debug("the canary was not admitted", exc_info=True)
 
-    async def _tokenize(self, request: EncodeRequest) -> list[Encoding]:
+    async def _tokenize(self, request: EncodeRequest, truncate: Truncate | None) -> list[Encoding]:
+        if request.prompt_name is not None and not all(isinstance(item, Text) for item in request.inputs):
+            raise RequestError("prompt_name: a prompt goes before text, token ids were given", param="prompt_name")
         prompt = self._tokenizer.resolve_prompt(request.prompt_name)
-        truncate = request.truncate or self.settings.truncate
 
         def encode() -> list[Encoding]:
             return self._tokenizer.encode(

@@ -1,8 +1,9 @@
 """Which waiting rows run together: the batching policy, without threads and without a clock.
 
-A call takes rows longest first and is cut when the next row is much shorter than its width, or when its padded tokens are
-used up: padding is the largest cost of mixed lengths. A row is overtaken by at most `max_overtakes` calls; then a call starts
-from it. Rows of different graphs never share a call.
+A call takes rows longest first and is cut when the next row is much shorter than its width, or when its padded tokens
+are
+used up: padding is the largest cost of mixed lengths. A row is overtaken by at most `max_overtakes` calls; then a call
+starts from it. Rows of different graphs never share a call.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class EncodeRequest:
     """A parsed request, the same for every dialect.
 
     param: the name that the dialect gives its inputs (`input`), used in error messages: `input[3]`.
-    bytes_per_value: what one float costs in the answer's format, for the size check (float JSON 12, base64 5.4, binary 4).
+    bytes_per_value: what one float costs in the answer's format, for the size check (float JSON 12.5, base64 5.4,
+    binary 4).
     """
 
     inputs: Sequence[Input]
@@ -56,7 +57,7 @@ class EncodeRequest:
     add_special_tokens: bool = False
     embedding_space: str | None = None
     param: str = "input"
-    bytes_per_value: float = 12.0
+    bytes_per_value: float = 12.5
 
 
 @dataclass(frozen=True, slots=True)

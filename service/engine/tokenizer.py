@@ -104,7 +104,7 @@ class TextTokenizer:
         self,
         inputs: Sequence[Input],
         *,
-        truncate: Truncate,
+        truncate: Truncate | None,
         prompt: str,
         add_special_tokens: bool,
         with_tokens: bool,
@@ -202,11 +202,11 @@ class TextTokenizer:
             full = replace(full, offsets=np.full((len(ids), 2), _NONE, dtype=np.int64), sequences=numbers)
         return full, sequences
 
-    def _fit(self, full: Encoding, sequences: Callable[[], Array], truncate: Truncate, place: Place) -> Encoding:
+    def _fit(self, full: Encoding, sequences: Callable[[], Array], truncate: Truncate | None, place: Place) -> Encoding:
         limit = self._text.max_tokens
         if not full.num_tokens:  # only a tokenizer without special tokens can give this
             raise place.error("at least 1 token needed, the text gives none")
-        if full.num_tokens > limit:
+        if full.num_tokens > limit and truncate is not None:
             positions = None if truncate == "error" else kept_positions(sequences(), limit, truncate)
             if positions is None:
                 message = f"{limit} tokens allowed, got {full.num_tokens}"

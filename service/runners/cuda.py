@@ -1,4 +1,4 @@
-"""Whether CUDA can really be used here, and what is missing if not: ONNX Runtime itself falls back to the CPU without a word."""
+"""Whether CUDA can really be used, and what is missing if not: ONNX Runtime falls back to the CPU without a word."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ import onnxruntime as ort
 
 # What libonnxruntime_providers_cuda.so needs: the driver, then the CUDA 13 and cuDNN 9 libraries.
 _DRIVER = "libcuda.so.1"
-_LIBRARIES = ("libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10", "libcufft.so.12", "libcudnn.so.9")
+_LIBRARIES = (
+    "libcudart.so.13",
+    "libcublasLt.so.13",
+    "libcublas.so.13",
+    "libcurand.so.10",
+    "libcufft.so.12",
+    "libcudnn.so.9",
+)
 
 
 def missing_cuda() -> str | None:
     """The first thing that stops CUDA from working, in words; None when nothing does."""
     if "CUDAExecutionProvider" not in ort.get_available_providers():
-        return "this onnxruntime has no CUDA provider: install the gpu extra (onnxruntime-gpu) in place of the cpu extra"
+        return (
+            "this onnxruntime has no CUDA provider: install the gpu extra (onnxruntime-gpu) in place of the cpu extra"
+        )
     if not _loads(_DRIVER):
         return f"the NVIDIA driver is missing: {_DRIVER} cannot be loaded"
     ort.preload_dlls()

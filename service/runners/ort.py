@@ -1,7 +1,7 @@
 """ONNX Runtime: one session per graph and thread layout, checked against the manifest before its first call.
 
-Threads: calls under load share one single-threaded session, each worker thread computing on its own core; a call that is alone uses
-a second session over the same mapped weights with every core. Spinning pools are stopped between calls.
+Threads: calls under load share one single-threaded session, each worker thread computing on its own core; a call that
+is alone uses a second session over the same mapped weights with every core. Spinning pools are stopped between calls.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class OrtRunner:
         """Choose the provider and load the `encode` graph.
 
         num_threads: CPU threads; 0 = what affinity and cgroup allow.
-        Raises StartupError: no usable GPU under `cuda` (naming what is missing), or a graph that is not what the manifest says.
+        Raises StartupError: no usable GPU under `cuda` (naming what is missing), or a graph that is not what the
+        manifest says.
         """
         num_threads = num_threads or usable_cpus()
         if device != "cpu":
@@ -110,7 +111,9 @@ class OrtRunner:
         except Exception as error:
             raise StartupError(f"{path}: ONNX Runtime cannot load the graph: {error}") from error
         if session.get_providers()[0] != self._providers[0]:
-            raise StartupError(f"{path}: asked for {self._providers[0]}, the session runs on {session.get_providers()[0]}")
+            raise StartupError(
+                f"{path}: asked for {self._providers[0]}, the session runs on {session.get_providers()[0]}"
+            )
         return session
 
 
@@ -126,7 +129,7 @@ def session_options(num_threads: int) -> ort.SessionOptions:
 
 
 def check_session(graph: GraphSpec, session: ort.InferenceSession) -> None:
-    """Compare names, types and axes of a session with the manifest. Raises StartupError with every difference at once."""
+    """Compare a session's names, types and axes with the manifest. Raises StartupError with every difference."""
     faults = _differences("input", graph.inputs, session.get_inputs())
     faults += _differences("output", graph.outputs, session.get_outputs())
     if faults:
@@ -142,7 +145,8 @@ def _differences(kind: str, specs: Sequence[TensorSpec], found: Sequence[Any]) -
             faults.append(f"{kind} {spec.name}: in the manifest, not in the graph")
         elif node.type != _TYPES[spec.dtype] or list(node.shape) != list(spec.axes):
             faults.append(
-                f"{kind} {spec.name}: manifest says {_TYPES[spec.dtype]} {list(spec.axes)}, graph has {node.type} {node.shape}"
+                f"{kind} {spec.name}: manifest says {_TYPES[spec.dtype]} {list(spec.axes)}, "
+                f"graph has {node.type} {node.shape}"
             )
     return sorted(faults)
 

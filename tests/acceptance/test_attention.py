@@ -65,7 +65,9 @@ def test_the_embedding_beside_the_weights_is_the_fast_one(minilm_server: LiveSer
 
 
 @pytest.mark.parametrize("encoding_format", ["float", "base64"])
-def test_a_choice_of_layers_and_heads_is_that_part_of_the_whole(minilm_server: LiveServer, encoding_format: str) -> None:
+def test_a_choice_of_layers_and_heads_is_that_part_of_the_whole(
+    minilm_server: LiveServer, encoding_format: str
+) -> None:
     text = "a cat is on the river bank"
     whole = served(minilm_server.post("/v1/encode", {"input": text, **ALL}).json()["data"][0])
     body = {"input": text, "include": ["attention"], "encoding_format": encoding_format}

@@ -14,7 +14,15 @@ from service.errors import StartupError
 from service.settings import Settings
 from tests.fixtures.live import spawn
 
-FILES = ["manifest.json", "weights.safetensors", "encode.onnx", "attend.onnx", "tokenizer.json", "probes.safetensors", "parity.json"]
+FILES = [
+    "manifest.json",
+    "weights.safetensors",
+    "encode.onnx",
+    "attend.onnx",
+    "tokenizer.json",
+    "probes.safetensors",
+    "parity.json",
+]
 
 
 @pytest.fixture

@@ -48,13 +48,14 @@ def test_openai_client_reaches_attention_through_its_extra_body(client: openai.O
         input="a cat",
         extra_body={"include": ["embedding", "attention"], "attention": {"layers": "last", "heads": "mean"}},
     )
-    layer = answer.data[0].model_extra["attention"][0]  # type: ignore[index]
+    extra = answer.data[0].model_extra or {}
+    layer = extra["attention"][0]
     assert layer["shape"] == [1, 4, 4]
 
 
 def test_langchain_with_text_works_and_its_default_is_told_what_to_change(minilm_server: LiveServer) -> None:
     options = {"model": MODEL, "base_url": f"{minilm_server.url}/v1", "api_key": SecretStr("none"), "max_retries": 0}
-    good = OpenAIEmbeddings(**options, check_embedding_ctx_length=False)  # type: ignore[arg-type]
+    good = OpenAIEmbeddings(**options, check_embedding_ctx_length=False)
     vectors = good.embed_documents(["a cat", "", "a dog"])
     assert [len(vector) for vector in vectors] == [384] * 3
     np.testing.assert_allclose(good.embed_query("a cat"), vectors[0], atol=1e-5)

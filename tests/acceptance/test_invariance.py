@@ -57,7 +57,9 @@ async def test_a_text_ignores_strangers_under_load(minilm_server: LiveServer) ->
             return await client.post("/v1/embeddings", json={"input": text})
 
         strangers = [post(passage(160 + index % 40, index)) for index in range(64)]
-        answers = await asyncio.gather(*(job for pair in zip((post(TEXT) for _ in range(64)), strangers, strict=True) for job in pair))
+        answers = await asyncio.gather(
+            *(job for pair in zip((post(TEXT) for _ in range(64)), strangers, strict=True) for job in pair)
+        )
     for answer in answers[::2]:
         assert np.abs(vectors(answer)[0] - alone).max() <= TOLERANCE
 

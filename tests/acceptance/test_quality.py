@@ -46,7 +46,9 @@ def spearman(vectors: Sequence[Vectors], pairs: Sequence[tuple[str, str, float]]
 
 
 @pytest.mark.parametrize("encoding_format", ["float", "base64"])
-@pytest.mark.parametrize(("size", "num_clients"), [(1, 1), (64, 1), (1, 32)], ids=["one by one", "64 at a time", "32 clients"])
+@pytest.mark.parametrize(
+    ("size", "num_clients"), [(1, 1), (64, 1), (1, 32)], ids=["one by one", "64 at a time", "32 clients"]
+)
 def test_stsb_is_what_was_published(
     minilm_server: LiveServer, pairs: list[tuple[str, str, float]], size: int, num_clients: int, encoding_format: str
 ) -> None:

@@ -75,7 +75,15 @@ def test_halving_finds_the_failing_rows_among_good_ones() -> None:
         return echo(role, batch, is_alone)
 
     outcomes = run_isolated(compute, rows(0, 1, 2, 3, 4, 5, 6), is_alone=True)
-    assert [isinstance(outcome, BackendError) for outcome in outcomes] == [False, False, True, True, False, False, False]
+    assert [isinstance(outcome, BackendError) for outcome in outcomes] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 async def test_admission_is_atomic_and_says_when_to_come_back() -> None:
@@ -89,7 +97,9 @@ async def test_admission_is_atomic_and_says_when_to_come_back() -> None:
         first = asyncio.create_task(answers(made, [1, 2, 3, 4, 5]))
         await asyncio.sleep(0.05)
         assert made.num_tokens == 20
-        with pytest.raises(QueueFullError, match="40 tokens allowed, 20 queued or running, 24 in this request") as error:
+        with pytest.raises(
+            QueueFullError, match="40 tokens allowed, 20 queued or running, 24 in this request"
+        ) as error:
             await made.submit(rows(*range(6)))
         assert 1 <= error.value.retry_after_s <= 120
         assert made.num_tokens == 20
@@ -101,7 +111,7 @@ async def test_admission_is_atomic_and_says_when_to_come_back() -> None:
 
 
 async def test_a_cancelled_job_frees_its_tokens_and_never_runs() -> None:
-    release, ran = threading.Event(), []
+    release, ran = threading.Event(), list[int]()
 
     def compute(role: Role, batch: Sequence[Row], is_alone: bool) -> list[Outcome]:
         release.wait(5)

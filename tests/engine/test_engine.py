@@ -34,6 +34,13 @@ def texts(*values: str, **options: Any) -> EncodeRequest:
     return EncodeRequest([Text(value) for value in values], **options)
 
 
+def waits_for(release: threading.Event) -> Callable[[Mapping[str, Array]], None]:
+    def wait(inputs: Mapping[str, Array]) -> None:
+        release.wait(5)
+
+    return wait
+
+
 async def test_answers_come_in_order_and_ignore_their_neighbours(make_engine: MakeEngine) -> None:
     engine = make_engine()
     words = ["cat", "the dog is on a river bank", "", "cat"]
@@ -113,9 +120,7 @@ async def test_a_value_that_is_not_finite_is_an_error_for_its_row_alone(make_eng
         return values
 
     engine = make_engine(FakeRunner(outputs=outputs))
-    good, bad = await asyncio.gather(
-        engine.encode(texts("cat")), engine.encode(texts("")), return_exceptions=True
-    )
+    good, bad = await asyncio.gather(engine.encode(texts("cat")), engine.encode(texts("")), return_exceptions=True)
     assert not isinstance(good, BaseException)
     assert isinstance(bad, BackendError)
     assert bad.code == "non_finite_output"
@@ -153,7 +158,7 @@ def test_asking_for_the_defaults_by_name_is_the_same_space(make_engine: MakeEngi
 
 async def test_a_request_past_its_deadline_is_answered_and_dropped(make_engine: MakeEngine) -> None:
     release = threading.Event()
-    runner = FakeRunner(on_call=lambda inputs: release.wait(5) and None)
+    runner = FakeRunner(on_call=waits_for(release))
     engine = make_engine(runner, request_timeout_s=0.1)
     waiting = [asyncio.create_task(engine.encode(texts("cat"))) for _ in range(3)]
     for outcome in await asyncio.gather(*waiting, return_exceptions=True):
@@ -164,7 +169,7 @@ async def test_a_request_past_its_deadline_is_answered_and_dropped(make_engine: 
 
 async def test_health_sees_a_stuck_call_and_its_end(make_engine: MakeEngine) -> None:
     release = threading.Event()
-    engine = make_engine(FakeRunner(on_call=lambda inputs: release.wait(5) and None), stuck_after_s=0.1)
+    engine = make_engine(FakeRunner(on_call=waits_for(release)), stuck_after_s=0.1)
     assert engine.health().is_ready
     stuck = asyncio.create_task(engine.encode(texts("cat")))
     await asyncio.sleep(0.3)
@@ -211,5 +216,24 @@ async def test_many_jobs_on_many_lengths_all_come_back_right(make_engine: MakeEn
 
 async def _until(is_true: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not is_true():
+        while not is_true():  # noqa: ASYNC110 - what is waited for sets no event
             await asyncio.sleep(0.01)
+
+
+async def test_a_prompt_for_token_ids_is_refused_not_ignored(tmp_path: Path) -> None:
+    engine = Engine(fake_bundle(tmp_path, prompts={"query": "the "}), Settings(), runner=FakeRunner())
+    with pytest.raises(RequestError, match="prompt_name") as error:
+        await engine.encode(EncodeRequest([TokenIds((2, 5, 3))], prompt_name="query"))
+    assert error.value.param == "prompt_name"
+    await engine.close(1)
+
+
+async def test_counting_tokens_takes_texts_of_any_length(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    request = [Text("dog " * 200)]
+    whole, cut = (await engine.tokenize(request))[0], (await engine.tokenize(request, truncate="right"))[0]
+    assert (whole.num_tokens, whole.num_used, whole.truncated) == (202, 202, False)
+    assert (cut.num_tokens, cut.num_used, cut.truncated) == (202, 64, True)
+    with pytest.raises(RequestError, match="64 tokens allowed, got 202"):
+        await engine.tokenize(request, truncate="error")
+    await engine.close(1)

@@ -16,7 +16,7 @@ import export.bundle
 from export.bundle import export_model
 from export.errors import ExportError
 from service.bundle import open_bundle, read_manifest
-from service.parity import load_probes
+from service.parity.probes import load_probes
 from tests.exporting.bundles import TEXTS, edited, encode
 from tests.exporting.conftest import VARIANTS
 

@@ -23,7 +23,8 @@ from export.scramble import scramble_bundle
 from models.config import EncoderConfig
 from models.families import BERT
 from service.bundle import open_bundle
-from service.parity import ParityReport, load_probes
+from service.parity.probes import load_probes
+from service.parity.report import ParityReport
 
 ROOT = Path(__file__).parents[2]
 

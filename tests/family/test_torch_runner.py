@@ -16,7 +16,7 @@ from export.build import graph_spec
 from models.config import EncoderConfig
 from models.families import BERT
 from service.bundle import WEIGHTS, AttentionSpec, Bundle, EmbeddingSpec
-from service.parity import check_probes, load_probes
+from service.parity.probes import check_probes, load_probes
 from service.runners.torch import TorchRunner
 from tests.fixtures.fakes import fake_manifest
 

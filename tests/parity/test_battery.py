@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from service.bundle import Manifest
-from service.parity import ParityReport, Runners, run_battery
-from service.parity_judge import battery_limits
+from service.parity.battery import Runners, run_battery
+from service.parity.judge import battery_limits
+from service.parity.report import ParityReport
 from service.runners.base import Array
 from tests.fixtures.toy_encoder import Fault, ToyRunner, toy_manifest, toy_outputs
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.bundle import GraphSpec, Manifest
-from service.parity_cases import FORMS, MASK_KINDS, Case, Form, Layout, MaskKind, make_case, make_cases, pad_inputs
+from service.parity.cases import FORMS, MASK_KINDS, Case, Form, Layout, MaskKind, make_case, make_cases, pad_inputs
 from tests.fixtures.toy_encoder import NUM_TYPES, toy_manifest
 
 KINDS = MASK_KINDS["any"]

@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 
 from service.bundle import Role
 from service.errors import StartupError
-from service.parity import ParityReport, Probe, Probes, check_probes, load_probes, make_probes, save_probes
+from service.parity.probes import Probe, Probes, check_probes, load_probes, make_probes, save_probes
+from service.parity.report import ParityReport
 from service.runners.base import Array
 from tests.fixtures.toy_encoder import Fault, ToyRunner, toy_manifest
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from service.parity import GateResult, ParityReport, gates_for
-from service.parity_cases import Masks
-from service.parity_checks import cosine_difference, hidden_difference, pooled_difference
-from service.parity_report import Ledger
+from service.parity.cases import Masks
+from service.parity.checks import cosine_difference, hidden_difference, pooled_difference
+from service.parity.report import GateResult, Ledger, ParityReport, gates_for
 
 
 def test_limits_of_each_device() -> None:

@@ -32,6 +32,6 @@ def test_without_cgroups_there_is_no_quota(tmp_path: Path) -> None:
 def test_the_least_of_affinity_and_quota_counts(
     monkeypatch: pytest.MonkeyPatch, affinity: int, quota: float | None, expected: int
 ) -> None:
-    monkeypatch.setattr(cpus.os, "sched_getaffinity", lambda _: set(range(affinity)), raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(affinity)), raising=False)
     monkeypatch.setattr(cpus, "cgroup_quota", lambda: quota)
     assert cpus.usable_cpus() == expected

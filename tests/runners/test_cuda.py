@@ -19,9 +19,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 raise OSError(name)
             return SimpleNamespace(cuInit=lambda _: status, cuDeviceGetCount=lambda count: _count(count, devices))
 
-        monkeypatch.setattr(cuda.ort, "get_available_providers", lambda: providers)
-        monkeypatch.setattr(cuda.ort, "preload_dlls", lambda: None, raising=False)
-        monkeypatch.setattr(cuda.ctypes, "CDLL", load)
+        monkeypatch.setattr("onnxruntime.get_available_providers", lambda: providers)
+        monkeypatch.setattr("onnxruntime.preload_dlls", lambda: None, raising=False)
+        monkeypatch.setattr("ctypes.CDLL", load)
 
     return set_up
 

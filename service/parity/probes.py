@@ -16,9 +16,9 @@ from safetensors.numpy import save
 
 from service.bundle import GraphSpec, Manifest, Role
 from service.errors import StartupError
-from service.parity_cases import Layout, Masks, make_case
-from service.parity_judge import Comparison, Judge, OutputError, probe_limits, roles_of
-from service.parity_report import Ledger, ParityReport, environment_of
+from service.parity.cases import Layout, Masks, make_case
+from service.parity.judge import Comparison, Judge, OutputError, probe_limits, roles_of
+from service.parity.report import Ledger, ParityReport, environment_of
 from service.runners.base import Array, Runner
 
 # Three small batches: a lone short row, ragged rows, and rows whose prompt is left out of the mean.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.bundle import GraphSpec, Manifest, Role
-from service.parity_cases import Masks
-from service.parity_checks import (
+from service.parity.cases import Masks
+from service.parity.checks import (
     DIFFERENCES,
     cosine_difference,
     empty_row_weight,
@@ -18,7 +18,7 @@ from service.parity_checks import (
     row_sum_error,
     shape_fault,
 )
-from service.parity_report import Ledger, gates_for
+from service.parity.report import Ledger, gates_for
 from service.runners.base import Array, Runner
 
 Outputs = Mapping[str, Array]

@@ -1,4 +1,4 @@
-"""The proof: a battery of generated cases through two runners, and stored probes through one.
+"""The battery: generated cases through two runners.
 
 Each case asks of the subject: the same as the reference; the same alone, padded and in another order; the same from
 both graphs; finite; weights that sum to 1 and are exactly 0 where masked. Only real positions are compared. Whatever
@@ -12,28 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from service.bundle import GraphSpec, Manifest
-from service.parity_cases import FORMS, Case, Form, make_cases, pad_inputs, select_inputs
-from service.parity_checks import select_output
-from service.parity_judge import Comparison, Judge, Outputs, battery_limits, roles_of
-from service.parity_probes import Probe, Probes, check_probes, load_probes, make_probes, save_probes
-from service.parity_report import GATES, GateResult, Gates, Ledger, ParityReport, environment_of, gates_for
+from service.parity.cases import FORMS, Case, Form, make_cases, pad_inputs, select_inputs
+from service.parity.checks import select_output
+from service.parity.judge import Comparison, Judge, Outputs, battery_limits, roles_of
+from service.parity.report import Ledger, ParityReport, environment_of
 from service.runners.base import Array, Runner
-
-__all__ = [
-    "GATES",
-    "GateResult",
-    "Gates",
-    "ParityReport",
-    "Probe",
-    "Probes",
-    "Runners",
-    "check_probes",
-    "gates_for",
-    "load_probes",
-    "make_probes",
-    "run_battery",
-    "save_probes",
-]
 
 Progress = Callable[[int, int], None]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from service.bundle import Meaning, TensorSpec
-from service.parity_cases import Masks
+from service.parity.cases import Masks
 from service.runners.base import Array
 
 _SEQ_AXES = frozenset({"seq", "query_seq", "key_seq"})

@@ -22,7 +22,8 @@ class Gates:
 
     hidden: of token embeddings, relative to the largest reference value; embedding: absolute, on L2-normalised vectors;
     cosine: of 1 - cos; invariance: of the same row alone, padded, permuted and in the other graph, measured like hidden
-    and embedding; attention and row_sum: absolute, on weights.
+    and embedding; attention and row_sum: absolute, on weights. On MiniLM at 256 tokens the weights of PyTorch and of
+    ONNX Runtime are each within 1e-5 of a float64 model and up to 1.7e-5 of each other: the limit leaves room for both.
     """
 
     hidden: float
@@ -34,7 +35,7 @@ class Gates:
 
 
 GATES: Mapping[tuple[str, str], Gates] = {
-    ("float32", "cpu"): Gates(1e-5, 2e-6, 1e-6, 2e-6, 1e-5, 1e-5),
+    ("float32", "cpu"): Gates(1e-5, 2e-6, 1e-6, 2e-6, 3e-5, 1e-5),
     ("float32", "cuda"): Gates(1e-4, 2e-5, 1e-6, 2e-5, 1e-4, 1e-4),
 }
 
