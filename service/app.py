@@ -133,6 +133,8 @@ async def _life(service: Service, prepare: Callable[[], Bundle], open_engine: Op
 
     def opened(engine: Engine) -> None:
         service.opened(engine)
+        info = engine.runner_info()
+        _log.info("ready: %s on %s, %d threads", engine.manifest.name, info.provider, info.num_threads)
         tasks.callback(loop.create_task(engine.watch()).cancel)
 
     def failed(reason: str) -> None:
