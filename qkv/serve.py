@@ -11,19 +11,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from qkv.cache import cache_dir, cache_key
 from service.bundle import MANIFEST, Bundle, open_bundle
 from service.errors import StartupError
+from service.runners.runtimes import check_runtimes
 
 DEFAULT_BUNDLE = Path("bundles/all-MiniLM-L6-v2")
 CONFIG = "config.json"
 MODULES = "modules.json"
-
-_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 
 _log = logging.getLogger(__name__)
 
@@ -67,25 +65,6 @@ def is_bundle(path: Path) -> bool:
 def is_model_dir(path: Path) -> bool:
     """True for what `qkv export` reads."""
     return (path / CONFIG).is_file() or (path / MODULES).is_file()
-
-
-def check_runtimes() -> None:
-    """Raises StartupError unless exactly one of the packages that provide `onnxruntime` is installed."""
-    installed = [name for name in _RUNTIMES if _is_installed(name)]
-    if not installed:
-        raise StartupError("ONNX Runtime is not installed: pip install 'qkv[cpu]' or 'qkv[gpu]'")
-    if len(installed) > 1:
-        raise StartupError(
-            f"{' and '.join(installed)} are both installed and overwrite each other: uninstall both, then install one"
-        )
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def prepare(source: Path, *, is_unproved_allowed: bool = False) -> Bundle:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from service.bundle import open_bundle, read_manifest
 from service.errors import StartupError
-from service.server import EXIT_FAILED, serve
+from service.runners.runtimes import check_runtimes
 from service.settings import load_settings
+
+EXIT_FAILED = 1
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,6 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, help="port to listen on; default QKV_PORT or 8000")
     options = parser.parse_args(arguments)
     try:
+        check_runtimes()
+        from service.server import serve  # not before it is known that ONNX Runtime is whole
+
         settings, ignored = load_settings(host=options.host, port=options.port)
         if ignored:
             sys.stderr.write(f"ignored, set by Kubernetes for a Service of our name: {', '.join(ignored)}\n")

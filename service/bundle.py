@@ -16,6 +16,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.errors import StartupError
+from service.parity.report import ParityReport
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -167,8 +168,10 @@ def open_bundle(path: Path, *, verify_files: bool = True) -> Bundle:
     verify_files: compare every file with its SHA-256 (0.05 s for 90 MB); off only where the caller verifies later.
     """
     manifest = read_manifest(path)
+    _check_limits(path, manifest)
     if verify_files:
         verify_bundle_files(path, manifest)
+        _check_parity(path, manifest)
     return Bundle(path, manifest)
 
 
@@ -215,7 +218,31 @@ def verify_bundle_files(path: Path, manifest: Manifest) -> None:
             faults.append(f"{name}: missing, or not a plain file")
         elif (found := sha256_file(file)) != expected:
             faults.append(f"{name}: files[{name}] says sha256 {expected[:12]}…, the file has {found[:12]}…")
-    missing = [g.file for g in manifest.graphs if g.file not in manifest.files]
-    faults += [f"{MANIFEST}: graphs names {name}, files does not" for name in missing]
+    needed = [WEIGHTS, TOKENIZER, PROBES, PARITY, *(graph.file for graph in manifest.graphs)]
+    faults += [f"{MANIFEST}: files does not list {name}" for name in needed if name not in manifest.files]
     if faults:
         raise StartupError(f"{path}: " + "; ".join(faults))
+
+
+def _check_limits(path: Path, manifest: Manifest) -> None:
+    encoder, text = manifest.encoder, manifest.text
+    positions = int(encoder["max_positions"]) - int(encoder["position_offset"])
+    faults = []
+    if text.max_tokens > positions:
+        faults.append(f"text.max_tokens is {text.max_tokens}, the position table has room for {positions}")
+    if text.vocab_size != encoder["vocab_size"]:
+        faults.append(f"text.vocab_size is {text.vocab_size}, encoder.vocab_size is {encoder['vocab_size']}")
+    if faults:
+        raise StartupError(f"{path / MANIFEST}: " + "; ".join(faults))
+
+
+def _check_parity(path: Path, manifest: Manifest) -> None:
+    if manifest.proof.kind == "none":
+        return
+    try:
+        report = ParityReport.model_validate_json((path / PARITY).read_bytes())
+    except ValidationError as error:
+        raise StartupError(f"{path / PARITY}: not a parity report: {error.error_count()} faults") from None
+    if not report.passed:
+        failed = "; ".join(f"{gate.name}: {gate.worst} over {gate.limit} ({gate.case})" for gate in report.failures)
+        raise StartupError(f"{path / PARITY}: the proof failed: {failed or 'no gate was measured'}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from service.bundle import Role
 from service.engine.batch import Row, RowResult
 from service.engine.policy import CallQueue, Ticket
-from service.errors import BackendError, NotReadyError, QueueFullError, ServiceError
+from service.errors import BackendError, NotReadyError, QueueFullError, RequestError, ServiceError
 
 Outcome = RowResult | ServiceError
 Compute = Callable[[Role, Sequence[Row], bool], list[Outcome]]
@@ -71,8 +71,8 @@ class Batcher:
     async def submit(self, rows: Sequence[Row]) -> tuple[list[RowResult], float, float]:
         """Run rows and give their outputs in order, with the seconds spent waiting and running.
 
-        Raises QueueFullError or NotReadyError before anything is queued, BackendError when a row fails. Cancelling
-        drops what has not run.
+        Raises RequestError, QueueFullError or NotReadyError before anything is queued, BackendError when a row fails.
+        Cancelling drops what has not run.
         """
         loop = asyncio.get_running_loop()
         job = Job(loop, loop.create_future(), len(rows), [{} for _ in rows], submitted_s=time.monotonic())
@@ -91,6 +91,10 @@ class Batcher:
         with self._changed:
             if self._is_closing:
                 raise NotReadyError("the server is shutting down", retry_after_s=5, code="draining")
+            if num_tokens > self._max_queue_tokens:
+                raise RequestError(
+                    f"{self._max_queue_tokens} tokens allowed in one request, got {num_tokens}", code="too_many_tokens"
+                )
             if (waiting := self.num_tokens) + num_tokens > self._max_queue_tokens:
                 raise QueueFullError(
                     f"the queue is full: {self._max_queue_tokens} tokens allowed, {waiting} queued or running, "
@@ -162,16 +166,19 @@ class Batcher:
     def _next_call(self, index: int) -> Call | None:
         with self._changed:
             self._num_idle += 1
-            while not (tickets := self._queue.take(self._num_idle)):
-                if self._is_closing:
-                    return None
-                self._changed.wait()
-            self._num_idle -= 1
+            try:
+                while not (tickets := self._queue.take(self._num_idle)):
+                    if self._is_closing:
+                        return None
+                    self._changed.wait()
+            finally:
+                self._num_idle -= 1
             now = time.monotonic()
+            # From here on the rows are this worker's: whatever happens to it, `_bury` answers them.
+            call = self._running[index] = Call(tickets, now, sum(ticket.row.length for ticket in tickets))
             for ticket in tickets:
                 job, _ = self._jobs[ticket]
                 job.started_s = job.started_s or now
-            call = self._running[index] = Call(tickets, now, sum(ticket.row.length for ticket in tickets))
             return call
 
     def _run(self, call: Call, *, is_alone: bool) -> list[Outcome]:
@@ -226,6 +233,8 @@ def run_isolated(compute: Compute, rows: Sequence[Row], *, is_alone: bool) -> li
     """Run rows together; when that raises, halve until only the rows that really fail have an error."""
     try:
         return compute(rows[0].role, rows, is_alone)
+    except ServiceError as error:
+        return [error] * len(rows)  # of the whole call: no row is to blame
     except Exception:
         if len(rows) == 1:
             _log.exception("inference failed on a row of %d tokens", rows[0].length)

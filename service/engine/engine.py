@@ -18,12 +18,13 @@ from service.bundle import PROBES, TOKENIZER, Bundle, Manifest, Role
 from service.engine import attention, batch
 from service.engine.batch import Row, RowResult
 from service.engine.batcher import Batcher, Outcome
+from service.engine.proof import GraphProofs
 from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, Input, Text, Timings
 from service.engine.tokenizer import Encoding, TextTokenizer
 from service.engine.vectors import finish
 from service.errors import BackendError, DeadlineError, RequestError, SpaceMismatchError, StartupError
 from service.metrics import NO_OBSERVER, Observer
-from service.parity.probes import check_probes, load_probes
+from service.parity.probes import Probes, load_probes
 from service.runners.base import Runner, RunnerInfo
 from service.runners.ort import OrtRunner
 from service.settings import Settings, Truncate
@@ -45,13 +46,23 @@ class EngineHealth:
 class Engine:
     """One bundle being served."""
 
-    def __init__(self, bundle: Bundle, settings: Settings, *, runner: Runner, observer: Observer = NO_OBSERVER) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        settings: Settings,
+        *,
+        runner: Runner,
+        probes: Probes | None = None,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
+        """probes: what each graph must answer before its first use; None only where a fake model runs."""
         self.bundle = bundle
         self.manifest: Manifest = bundle.manifest
         self.settings = settings
         self._runner = runner
         self._observer = observer
-        self._canary_error: str | None = None
+        self._proofs = GraphProofs(bundle, runner, probes)
+        self._canary_fault: tuple[float, str] | None = None
         self._tokenizer = TextTokenizer(
             bundle.file(TOKENIZER),
             self.manifest.text,
@@ -69,13 +80,12 @@ class Engine:
     def start(cls, bundle: Bundle, settings: Settings, *, observer: Observer = NO_OBSERVER) -> Engine:
         """Load, prove and warm a verified bundle. Blocking; raises StartupError naming the file and field at fault."""
         runner = OrtRunner.open(bundle, device=settings.device, num_threads=settings.num_threads)
-        report = check_probes(bundle.manifest, runner, load_probes(bundle.file(PROBES)), roles=("encode",))
-        if not report.passed:
-            faults = "; ".join(f"{gate.name}: {gate.worst} over {gate.limit} ({gate.case})" for gate in report.failures)
-            raise StartupError(f"{bundle.file(PROBES)}: the graph does not give the stored outputs: {faults}")
         if bundle.manifest.proof.kind == "none":
             _log.warning("bundle %s is unproved: nothing shows that it equals its PyTorch model", bundle.manifest.name)
-        engine = cls(bundle, settings, runner=runner, observer=observer)
+        probes = load_probes(bundle.file(PROBES))
+        engine = cls(bundle, settings, runner=runner, probes=probes, observer=observer)
+        if (fault := engine._proofs.fault("encode")) is not None:
+            raise StartupError(fault)
         engine._warm()
         return engine
 
@@ -83,8 +93,8 @@ class Engine:
         """Answer one request. Raises the errors of `service.errors`; all is checked before anything is queued."""
         started_s = time.monotonic()
         space = self._check_space(request)
-        encodings = await self._tokenize(request, request.truncate or self.settings.truncate)
         role, outputs = self._graph_outputs(request)
+        encodings = await self._tokenize(request, request.truncate or self.settings.truncate)
         self._check_size(request, encodings)
         rows = [_row(encoding, role, outputs) for encoding in encodings]
         tokenized_s = time.monotonic() - started_s
@@ -119,8 +129,10 @@ class Engine:
     def health(self) -> EngineHealth:
         """Whether workers live, no call is stuck and the last proof of life was good."""
         last = self._batcher.last_success_s
-        reason = self._canary_error
-        if self._batcher.num_alive() == 0:
+        reason = self._proofs.known_fault()
+        if self._canary_fault is not None and self._canary_fault[0] > (last or 0.0):
+            reason = self._canary_fault[1]
+        elif self._batcher.num_alive() == 0:
             reason = "no worker thread is alive"
         elif self._batcher.longest_call_s() > self.settings.stuck_after_s:
             reason = f"a call of the model has run for more than {self.settings.stuck_after_s:g} s"
@@ -149,11 +161,12 @@ class Engine:
         try:
             async with asyncio.timeout(self.settings.stuck_after_s):
                 await self._batcher.submit([self._probe_row(2)])
-            self._canary_error = None
+            self._canary_fault = None
         except TimeoutError:
-            self._canary_error = f"the canary got no answer within {self.settings.stuck_after_s:g} s"
+            reason = f"the canary got no answer within {self.settings.stuck_after_s:g} s"
+            self._canary_fault = (time.monotonic(), reason)
         except BackendError as error:
-            self._canary_error = f"the canary failed: {error.message}"
+            self._canary_fault = (time.monotonic(), f"the canary failed: {error.message}")
         except Exception:
             _log.debug("the canary was not admitted", exc_info=True)
 
@@ -189,6 +202,12 @@ class Engine:
             outputs.append("token_embeddings")
         if "attention" not in request.include:
             return "encode", tuple(outputs) or ("pooled",)
+        if not any(graph.role == "attend" for graph in self.manifest.graphs):
+            raise RequestError(
+                "include: this bundle has no graph that gives attention; export the model again to have one",
+                param="include",
+                code="attention_unavailable",
+            )
         layers = attention.select_layers(request.attention, self.manifest.attention)
         return "attend", (*outputs, *(f"attention.{layer}" for layer in layers))
 
@@ -231,6 +250,8 @@ class Engine:
         return space
 
     def _compute(self, role: Role, rows: Sequence[Row], is_alone: bool) -> list[Outcome]:
+        if self._proofs.fault(role) is not None:
+            raise BackendError(f"the graph {role!r} of this model is broken", code="graph_unproved")
         graph = self.manifest.graph(role)
         started_s = time.monotonic()
         inputs = batch.collate(graph, rows, pad_token_id=self.manifest.text.pad_token_id)

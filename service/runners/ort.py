@@ -21,6 +21,8 @@ from service.runners.cuda import missing_cuda
 
 Device = Literal["cpu", "cuda", "auto"]
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+# TF32 keeps 10 bits of a float32's 23: on by default there, and not float32.
+_PROVIDER_OPTIONS: dict[str, dict[str, str]] = {_CPU: {}, _CUDA: {"use_tf32": "0"}}
 _TYPES = {
     "float32": "tensor(float)",
     "float16": "tensor(float16)",
@@ -42,6 +44,8 @@ class OrtRunner:
         self._lock = threading.Lock()
         self._shared: dict[str, ort.InferenceSession] = {}
         self._alone: dict[str, ort.InferenceSession] = {}
+        self._info = RunnerInfo("onnxruntime", "none", num_threads, 1)
+        self._is_closed = False
 
     @classmethod
     def open(cls, bundle: Bundle, *, device: Device = "cpu", num_threads: int = 0) -> OrtRunner:
@@ -65,18 +69,19 @@ class OrtRunner:
     def _opened(cls, bundle: Bundle, providers: list[str], num_threads: int) -> OrtRunner:
         runner = cls(bundle, providers, num_threads)
         runner.load("encode")
+        provider = runner._shared["encode"].get_providers()[0]
+        runner._info = RunnerInfo("onnxruntime", provider, num_threads, num_threads if provider == _CPU else 1)
         return runner
 
     def info(self) -> RunnerInfo:
-        session = next(iter(self._shared.values()))
-        provider = session.get_providers()[0]
-        num_workers = self._num_threads if provider == _CPU else 1
-        return RunnerInfo("onnxruntime", provider, self._num_threads, num_workers)
+        return self._info
 
     def load(self, role: str) -> None:
         with self._lock:
             if role in self._shared:
                 return
+            if self._is_closed:
+                raise StartupError(f"{role}: the runner was closed")
             graph = self._bundle.manifest.graph(_role(role))
             session = self._session(graph, 1)
             check_session(graph, session)
@@ -95,6 +100,7 @@ class OrtRunner:
 
     def close(self) -> None:
         with self._lock:
+            self._is_closed = True
             self._shared.clear()
             self._alone.clear()
 
@@ -104,7 +110,7 @@ class OrtRunner:
             session = ort.InferenceSession(
                 str(path),
                 sess_options=session_options(num_threads),
-                providers=self._providers,
+                providers=[(provider, _PROVIDER_OPTIONS[provider]) for provider in self._providers],
                 # SkipLayerNormalization is slower on CPU than the Add and LayerNormalization that it replaces.
                 disabled_optimizers=["SkipLayerNormFusion"],
             )

@@ -6,6 +6,7 @@ import random
 import shutil
 from pathlib import Path
 
+import orjson
 import pytest
 
 from service.bundle import MANIFEST, open_bundle, sha256_file
@@ -64,6 +65,31 @@ def test_a_link_in_place_of_a_file_is_refused(copy: Path) -> None:
 def reseal(bundle: Path, change: dict[str, object]) -> None:
     manifest = open_bundle(bundle, verify_files=False).manifest
     (bundle / MANIFEST).write_bytes(manifest.model_copy(update=change).sealed().to_bytes())
+
+
+def test_a_failed_proof_is_refused_with_its_gate(copy: Path) -> None:
+    report = orjson.loads((copy / "parity.json").read_bytes())
+    report["gates"][3] |= {"passed": False, "worst": 0.5}
+    (copy / "parity.json").write_bytes(orjson.dumps(report))
+    files = open_bundle(copy, verify_files=False).manifest.files
+    reseal(copy, {"files": files | {"parity.json": sha256_file(copy / "parity.json")}})
+    with pytest.raises(StartupError, match=rf"parity\.json: the proof failed: {report['gates'][3]['name']}: 0\.5"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "weights.safetensors", "attend.onnx"])
+def test_a_manifest_that_leaves_a_file_out_is_refused(copy: Path, name: str) -> None:
+    files = open_bundle(copy).manifest.files
+    reseal(copy, {"files": {key: value for key, value in files.items() if key != name}})
+    with pytest.raises(StartupError, match=rf"files does not list {name}"):
+        open_bundle(copy)
+
+
+def test_a_limit_beyond_the_position_table_is_refused(copy: Path) -> None:
+    text = open_bundle(copy).manifest.text
+    reseal(copy, {"text": text.model_copy(update={"max_tokens": 5000})})
+    with pytest.raises(StartupError, match=r"text\.max_tokens is 5000, the position table has room for 64"):
+        open_bundle(copy)
 
 
 def test_a_graph_whose_axes_are_not_the_manifests_is_refused_with_both(copy: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from service.bundle import Role
 from service.engine.batch import Row
 from service.engine.batcher import Batcher, Outcome, run_isolated
-from service.errors import BackendError, NotReadyError, QueueFullError
+from service.errors import BackendError, NotReadyError, QueueFullError, RequestError
 
 
 def rows(*values: int, length: int = 4) -> list[Row]:
@@ -195,3 +195,21 @@ async def test_a_lone_call_may_use_every_core_and_a_shared_queue_may_not() -> No
         assert alone == [True]
         await answers(made, list(range(80)))
         assert alone.count(False) >= len(alone) - 2
+
+
+async def test_a_request_that_can_never_fit_is_refused_for_good() -> None:
+    async with batcher(max_queue_tokens=10) as made:
+        with pytest.raises(RequestError, match="10 tokens allowed in one request, got 12") as error:
+            await made.submit(rows(1, 2, 3))
+        assert error.value.code == "too_many_tokens"
+
+
+def test_an_error_of_the_whole_call_is_not_searched_for_in_its_rows() -> None:
+    calls = []
+
+    def compute(role: Role, batch: Sequence[Row], is_alone: bool) -> list[Outcome]:
+        calls.append(len(batch))
+        raise BackendError("the graph is broken")
+
+    assert len(run_isolated(compute, rows(1, 2, 3, 4), is_alone=True)) == 4
+    assert calls == [4]

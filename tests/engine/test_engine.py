@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.bundle import Bundle
 from service.engine.engine import Engine, vector_space
 from service.engine.request import AttentionChoice, EncodeRequest, Text, TokenIds
 from service.errors import BackendError, DeadlineError, RequestError, SpaceMismatchError
+from service.parity.probes import Probes, make_probes
 from service.runners.base import Array, FakeRunner
 from service.settings import Settings
 from tests.fixtures.fakes import fake_bundle
@@ -236,4 +238,57 @@ async def test_counting_tokens_takes_texts_of_any_length(make_engine: MakeEngine
     assert (cut.num_tokens, cut.num_used, cut.truncated) == (202, 64, True)
     with pytest.raises(RequestError, match="64 tokens allowed, got 202"):
         await engine.tokenize(request, truncate="error")
+    await engine.close(1)
+
+
+async def test_a_graph_that_does_not_give_its_probes_answers_with_an_error_and_is_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    runner = FakeRunner()
+    manifest = fake_bundle(tmp_path).manifest
+    good = make_probes(manifest, runner)
+
+    def wrong_weights(inputs: Mapping[str, Array], name: str) -> Array:
+        values = FakeRunner().outputs(inputs, name)
+        return values * 2 if name.startswith("attention") else values
+
+    runner.outputs = wrong_weights
+    probes = Probes("the fake itself", good, {})
+    engine = Engine(fake_bundle(tmp_path), Settings(), runner=runner, probes=probes)
+    assert (await engine.encode(texts("cat"))).items
+    assert engine.health().is_ready
+    for _ in range(2):
+        with pytest.raises(BackendError) as error:
+            await engine.encode(texts("cat", "dog", include=frozenset({"attention"})))
+        assert error.value.code == "graph_unproved"
+        num_calls = len(runner.shapes)
+    assert len(runner.shapes) == num_calls
+    assert "attend.onnx" in str(engine.health().reason)
+    await engine.close(1)
+
+
+async def test_a_bundle_without_attention_says_so(tmp_path: Path) -> None:
+    bundle = fake_bundle(tmp_path)
+    manifest = bundle.manifest.model_copy(update={"graphs": bundle.manifest.graphs[:1]})
+    engine = Engine(Bundle(bundle.path, manifest), Settings(), runner=FakeRunner())
+    with pytest.raises(RequestError) as error:
+        await engine.encode(texts("cat", include=frozenset({"attention"})))
+    assert error.value.code == "attention_unavailable"
+    await engine.close(1)
+
+
+async def test_a_good_call_after_a_failed_canary_is_proof_of_life(make_engine: MakeEngine) -> None:
+    is_broken = True
+
+    def on_call(inputs: Mapping[str, Array]) -> None:
+        if is_broken:
+            raise RuntimeError("a hiccup")
+
+    engine = make_engine(FakeRunner(on_call=on_call), canary_interval_s=0.2)
+    watch = asyncio.create_task(engine.watch())
+    await _until(lambda: not engine.health().is_ready)
+    watch.cancel()
+    is_broken = False
+    await engine.encode(texts("cat"))
+    assert engine.health().is_ready
     await engine.close(1)

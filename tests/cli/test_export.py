@@ -1,0 +1,92 @@
+"""`qkv export`, `qkv parity` and `qkv models` end to end on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+
+def test_export_proves_against_pytorch_and_prints_the_worst_cases(qkv: Run, tiny_models: Path, tmp_path: Path) -> None:
+    done = qkv("export", str(tiny_models / "bert_cls"), "--out", str(tmp_path / "out"), "--name", "mine")
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+    assert (manifest["name"], manifest["proof"]["kind"]) == ("mine", "pytorch")
+    assert "worst case" in done.stdout
+    assert "attention" in done.stdout
+
+
+def test_export_goes_to_bundles_by_default(qkv: Run, tiny_models: Path, tmp_path: Path) -> None:
+    words = ("export", str(tiny_models / "bert_mean"), "--unproved")
+    assert qkv(*words, cwd=tmp_path, blocked=("torch",)).returncode == 0
+    assert (tmp_path / "bundles" / "bert_mean" / "manifest.json").is_file()
+    again = qkv(*words, cwd=tmp_path, blocked=("torch",))
+    assert again.returncode == 1
+    assert "bundles/bert_mean" in again.stderr
+    assert qkv(*words, "--force", cwd=tmp_path, blocked=("torch",)).returncode == 0
+
+
+def test_export_of_a_bad_source_tells_every_fault_without_a_traceback(
+    qkv: Run, tiny_models: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(tiny_models / "bert_mean_new", source)
+    pooling = source / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"pooling_mode": "banana"}))
+    (source / "tokenizer.json").write_text("{")
+    done = qkv("export", str(source), "--out", str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "banana" in done.stderr
+    assert "tokenizer.json" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_export_without_onnx_says_what_to_install(qkv: Run, tmp_path: Path) -> None:
+    done = qkv("export", str(tmp_path), blocked=("onnx",))
+    assert done.returncode == 1
+    assert "qkv[export]" in done.stderr
+
+
+def test_parity_passes_and_names_the_worst_case_of_each_gate(qkv: Run, bundle: Path) -> None:
+    done = qkv("parity", str(bundle))
+    assert done.returncode == 0, done.stdout + done.stderr
+    for gate in ("token_embeddings", "pooled", "attention", "alone", "padded", "permuted"):
+        assert gate in done.stdout
+    assert "proved" in done.stdout
+
+
+def test_parity_without_torch_says_what_to_install(qkv: Run, bundle: Path) -> None:
+    done = qkv("parity", str(bundle), blocked=("torch",))
+    assert done.returncode == 1
+    assert done.stderr.strip() == "qkv: parity compares with PyTorch, which is not installed: pip install 'qkv[torch]'"
+
+
+def test_models_lists_what_is_whole(qkv: Run, bundle: Path) -> None:
+    done = qkv("models", str(bundle.parent))
+    assert done.returncode == 0
+    for word in ("bert_mean", "bert", "32", "64", "float32", "none", "verified"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "encode.onnx", "weights.safetensors"])
+def test_models_shows_the_fault_of_a_changed_file(qkv: Run, bundle: Path, tmp_path: Path, name: str) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(bundle, changed)
+    content = bytearray((changed / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (changed / name).write_bytes(content)
+    done = qkv("models", str(changed))
+    assert done.returncode == 1
+    assert "verified" not in done.stdout
+    assert name in done.stdout.replace("\n", "")
+
+
+def test_models_of_an_empty_directory(qkv: Run, tmp_path: Path) -> None:
+    done = qkv("models", str(tmp_path))
+    assert done.returncode == 0
+    assert done.stdout.startswith("no bundles in")

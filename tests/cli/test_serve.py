@@ -1,0 +1,136 @@
+"""`qkv serve`: what it refuses and how fast, and what it builds by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+from qkv.cache import cache_dir, cache_key
+from service.errors import StartupError
+from service.runners.runtimes import check_runtimes
+from tests.cli.conftest import Run
+from tests.conftest import ROOT
+from tests.fixtures.live import serving, spawn
+
+MAX_REFUSAL_S = 10.0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["/no/such/path"], "/no/such/path: no such directory"),
+        (["."], "neither a bundle (manifest.json) nor a model directory (config.json or modules.json)"),
+        (["file"], "file: neither a bundle"),
+        ([], "bundles/all-MiniLM-L6-v2: no such directory; name a bundle or a model directory"),
+        (["a", "b"], "one model can be served by one process, got 2 paths"),
+    ],
+)
+def test_a_bad_path_is_refused_in_one_line(qkv: Run, tmp_path: Path, words: list[str], message: str) -> None:
+    (tmp_path / "file").touch()
+    started_s = time.monotonic()
+    done = qkv("serve", *words, "--port", "0", cwd=tmp_path)
+    assert time.monotonic() - started_s < MAX_REFUSAL_S
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1, "the port was opened, or a traceback was printed"
+
+
+def test_a_bad_setting_is_refused_in_one_line(qkv: Run, bundle: Path) -> None:
+    done = qkv("serve", str(bundle), QKV_MAX_ITEMS="0", QKV_PROT="1")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "QKV_PROT" in done.stderr
+
+
+def test_a_taken_port_is_refused_by_name(qkv: Run, bundle: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = qkv("serve", str(bundle), "--port", str(port))
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
+
+
+def test_two_runtimes_side_by_side_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.runners.runtimes.version", lambda package: "1.0")
+    with pytest.raises(StartupError, match="onnxruntime and onnxruntime-gpu are both installed"):
+        check_runtimes()
+
+
+def test_no_runtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr("service.runners.runtimes.version", absent)
+    with pytest.raises(StartupError, match=r"qkv\[cpu\]"):
+        check_runtimes()
+
+
+def test_a_damaged_bundle_ends_the_process(bundle: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(bundle, damaged)
+    (damaged / "tokenizer.json").unlink()
+    started_s = time.monotonic()
+    server = spawn(tmp_path / "log", str(damaged), env={"PYTHONPATH": str(ROOT)})
+    assert server.process.wait(MAX_REFUSAL_S) == 1
+    assert time.monotonic() - started_s < MAX_REFUSAL_S
+    assert "tokenizer.json" in server.log
+
+
+def test_a_model_directory_is_built_once_and_found_again(tiny_models: Path, tmp_path: Path) -> None:
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    words = (str(tiny_models / "bert_mean"),)
+    with serving(tmp_path / "first.log", *words, env=env) as server:
+        answer = server.post("/v1/embeddings", {"input": "hello world"}).json()
+        assert answer["model"] == "bert_mean"
+        assert "building a bundle" in server.log
+    (cached,) = (tmp_path / "cache" / "qkv" / "bundles").iterdir()
+    with serving(tmp_path / "second.log", *words, env=env) as server:
+        assert server.post("/v1/embeddings", {"input": "hello world"}).json() == answer
+        assert "building a bundle" not in server.log
+    (cached / "tokenizer.json").write_text("{}")
+    with serving(tmp_path / "third.log", *words, env=env) as server:
+        assert server.post("/v1/embeddings", {"input": "hello world"}).json() == answer
+        assert "the cached bundle is damaged and is built again" in server.log
+
+
+def test_the_fault_of_a_model_directory_is_the_last_line(tiny_models: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(tiny_models / "bert_mean_new", source)
+    pooling = source / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"pooling_mode": "banana"}))
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    server = spawn(tmp_path / "log", str(source), env=env)
+    assert server.process.wait(15) == 1
+    last = server.log.strip().splitlines()[-1]
+    for word in ("1_Pooling/config.json", "pooling_mode", "banana"):
+        assert word in last
+
+
+def test_the_key_follows_every_file_and_option(tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    (source / "1_Pooling").mkdir(parents=True)
+    (source / "config.json").write_text("{}")
+    keys = {cache_key(source), cache_key(source, ["--unproved"])}
+    (source / "1_Pooling" / "config.json").write_text("{}")
+    keys.add(cache_key(source))
+    (source / "config.json").write_text("[]")
+    keys.add(cache_key(source))
+    shutil.copytree(source, tmp_path / "other")
+    keys.add(cache_key(tmp_path / "other"))
+    assert len(keys) == 5
+    (source / ".git").mkdir()
+    (source / ".git" / "HEAD").touch()
+    assert cache_key(source) in keys
+
+
+def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / "qkv" / "bundles"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_dir() == Path(os.path.expanduser("~")) / ".cache" / "qkv" / "bundles"

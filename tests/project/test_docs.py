@@ -1,0 +1,71 @@
+"""Documents that cannot lie: their tables, paths and targets are compared with the code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from service.app import HOT_ROUTES
+from tests.fixtures.doc_tables import filled
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_the_tables_of_settings_and_metrics_are_current() -> None:
+    document = (ROOT / "docs" / "operations.md").read_text()
+    assert filled(document) == document, "run `python -m tests.fixtures.doc_tables`"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)\)", document.read_text())
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_the_architecture_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    paths = re.findall(r"`((?:models|export|service|qkv|bench|tests)/[\w/.]*)`", text)
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_readme_fits_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
+def test_the_readme_names_every_folder_of_code() -> None:
+    named = set(re.findall(r"^\| `(\w+)/`", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} <= named
+
+
+def test_the_changelog_names_every_route() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert [path for path in HOT_ROUTES if path not in text] == []
+
+
+def test_make_alone_prints_a_line_for_every_target() -> None:
+    shown = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony is not None
+    assert {"serve", "test", "check", "bench", "parity", "clean"} <= set(phony[1].split())
+    for target in phony[1].split():
+        assert re.search(rf"^make {target} +\S", shown, re.MULTILINE), f"no help for {target}"
+
+
+def test_make_refuses_an_old_python(tmp_path: Path) -> None:
+    old = tmp_path / "python"
+    # A Python that says it is 3.8 and runs the check like any other.
+    old.write_text('#!/bin/sh\nexec python3 -c "import sys; sys.version_info = (3, 8, 1); exec(sys.argv[1])" "$2"\n')
+    old.chmod(0o755)
+    (tmp_path / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    done = subprocess.run(["make", "serve", f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "Python 3.11 or newer is needed" in done.stderr
+    assert "3.8" in done.stderr
+    assert not (tmp_path / ".venv").exists()

@@ -1,0 +1,110 @@
+"""The wheel holds every module and every data file, and imports from where it was installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("models", "export", "service", "qkv")
+DATA_SUFFIXES = {".css", ".html", ".js", ".png", ".svg", ".ico", ".safetensors"}
+
+# Only the wheel and the packages it depends on can be found: not the repository, not an editable install of it.
+_IMPORT_ALL = """
+import importlib, sys
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+for name in sys.argv[2:]:
+    module = importlib.import_module(name)
+    assert module.__file__.startswith(sys.argv[1]), module.__file__
+"""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that nothing is written into the repository."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, names.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(out.glob("qkv-*.whl"))
+
+
+def modules() -> list[str]:
+    """Every module of ours, by its dotted name."""
+    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
+    return [".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files]
+
+
+def test_the_wheel_holds_every_data_file_and_no_test(wheel: Path) -> None:
+    held = set(zipfile.ZipFile(wheel).namelist())
+    data = {
+        str(file.relative_to(ROOT))
+        for package in PACKAGES
+        for file in (ROOT / package).rglob("*")
+        if file.suffix in DATA_SUFFIXES
+    }
+    assert data
+    assert data - held == set()
+    assert [name for name in held if name.startswith(("tests/", "bench/", "tools/"))] == []
+
+
+def test_every_module_imports_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(target),
+        str(wheel),
+    ]
+    subprocess.run(pip, check=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _IMPORT_ALL, str(target), *modules()],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(target)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_installed_command_answers(wheel: Path, tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(target),
+        str(wheel),
+    ]
+    subprocess.run(pip, check=True, capture_output=True)
+    environment = os.environ | {"PYTHONPATH": str(target)}
+    done = subprocess.run(
+        [str(target / "bin" / "qkv"), "--version"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, wheel.name.split("-")[1])
