@@ -120,8 +120,8 @@ FAMILIES: Mapping[str, Family] = {family.name: family for family in (BERT,)}
 
 def find_family(config: Mapping[str, Any]) -> Family:
     """The family of a config.json. Raises ValueError naming its model_type and what is supported."""
-    model_type = str(config.get("model_type"))
-    if model_type not in FAMILIES:
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ValueError(
             f"config.json: model_type {model_type!r} is not supported; supported: {', '.join(sorted(FAMILIES))}"
         )
