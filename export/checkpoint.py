@@ -14,7 +14,7 @@ from typing import Any
 
 from export.errors import ExportError
 from models.config import EncoderConfig
-from models.families import Family
+from models.families import Family, find_name
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
@@ -23,7 +23,6 @@ _ITEM_BYTES = {
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 _LFS_STUB = b"version https://git-lfs"
-_OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ def match_checkpoint(family: Family, config: EncoderConfig, stored: Mapping[str,
     shapes = parameter_shapes(config)
     tensors, used, faults = {}, set(), []
     for ours, theirs in family.parameters(config).items():
-        name = _find_name(prefix + theirs, stored)
+        name = find_name(prefix + theirs, stored)
         if name is None:
             faults.append(f"model.safetensors: {prefix + theirs} ({ours}): missing")
             continue
@@ -127,13 +126,6 @@ def match_checkpoint(family: Family, config: EncoderConfig, stored: Mapping[str,
         raise ExportError("the weights do not fit config.json", faults)
     unused = tuple(prefix + part for part in family.unused) + family.unused
     return Checkpoint(tensors, tuple(sorted(name for name in set(stored) - used if not name.startswith(unused))))
-
-
-def _find_name(name: str, stored: Mapping[str, StoredTensor]) -> str | None:
-    old = name
-    for ours, theirs in _OLD_NAMES.items():
-        old = old.replace(ours, theirs)
-    return next((candidate for candidate in (name, old) if candidate in stored), None)
 
 
 def _tensor_faults(name: str, tensor: StoredTensor, shape: tuple[int, ...]) -> list[str]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 
 from export.checkpoint import StoredTensor
@@ -28,7 +29,7 @@ GOLDENS = Path(__file__).parent / "goldens"
 Progress = Callable[[str, int, int], None]
 
 # What a runner that is compared with itself cannot show.
-_NEEDS_REFERENCE = frozenset({"token_embeddings", "pooled", "cosine", "attention"})
+_NEEDS_REFERENCE = frozenset({"token_embeddings", "pooled", "pooled_raw", "cosine", "attention"})
 _ROLES: tuple[Role, ...] = ("encode", "attend")
 _NO_REFERENCE = "none: the graphs' own outputs"
 _NO_PROOF = (
@@ -78,10 +79,14 @@ def prove(bundle: Bundle, tensors: Mapping[str, StoredTensor], request: ProofReq
 
 
 @dataclass(frozen=True, slots=True)
-class _EveryCore:
-    """A runner whose every call may use every core: the battery is the only thing that runs."""
+class _BothSessions:
+    """A runner whose calls take turns as lone ones and as ones under load, whatever their batch.
+
+    Each way may be another session with other threads: both are proved, and compared with each other.
+    """
 
     runner: Runner
+    turns: Iterator[bool] = field(default_factory=lambda: cycle((True, False)))
 
     def info(self) -> RunnerInfo:
         return self.runner.info()
@@ -90,16 +95,16 @@ class _EveryCore:
         self.runner.load(role)
 
     def run(
-        self, role: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, is_alone: bool = True
+        self, role: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, is_alone: bool = False
     ) -> list[Array]:
-        return self.runner.run(role, inputs, outputs, is_alone=True)
+        return self.runner.run(role, inputs, outputs, is_alone=next(self.turns))
 
     def close(self) -> None:
         self.runner.close()
 
 
-def _on_every_core(pair: Runners) -> Runners:
-    return Runners(_EveryCore(pair.subject), pair.reference)
+def _on_both_sessions(pair: Runners) -> Runners:
+    return Runners(_BothSessions(pair.subject), pair.reference)
 
 
 def _prove_by_torch(
@@ -109,9 +114,9 @@ def _prove_by_torch(
     text = published.reference.info().backend
     probes = make_probes(manifest, published.reference)
     reports = {
-        "": run_battery(manifest, _on_every_core(published), progress=_titled(progress, "against PyTorch")),
+        "": run_battery(manifest, _on_both_sessions(published), progress=_titled(progress, "against PyTorch")),
         "random weights: ": run_battery(
-            manifest, _on_every_core(scrambled), progress=_titled(progress, "random weights")
+            manifest, _on_both_sessions(scrambled), progress=_titled(progress, "random weights")
         ),
         "probes: ": check_probes(manifest, published.subject, Probes(text, probes, {}), roles=_ROLES),
     }
@@ -122,7 +127,7 @@ def _prove_by_torch(
 
 def _prove_alone(bundle: Bundle, subject: Runner, goldens: Probes | None, progress: Progress | None) -> Proved:
     manifest = bundle.manifest
-    runner = _EveryCore(subject)
+    runner = _BothSessions(subject)
     battery = run_battery(manifest, Runners(runner, runner), progress=_titled(progress, "invariance"))
     gates = tuple(gate for gate in battery.gates if gate.name not in _NEEDS_REFERENCE)
     reports = {"": battery.model_copy(update={"gates": gates})}
@@ -186,18 +191,22 @@ def _reference(bundle: Bundle) -> Runner:
 
 
 def _find_goldens(bundle: Bundle, explicit: Path | None) -> Probes | None:
-    """Goldens of exactly these weights (and of this pooling, where the file names one)."""
-    weights_sha256 = sha256_file(bundle.file(WEIGHTS))
-    pooling = ",".join(bundle.manifest.embedding.pooling)
+    """Goldens of exactly these weights and this pooling."""
+    needed = {
+        "weights_sha256": sha256_file(bundle.file(WEIGHTS)),
+        "pooling": ",".join(bundle.manifest.embedding.pooling),
+    }
     for path in [explicit] if explicit is not None else sorted(GOLDENS.glob("*.safetensors")):
         goldens = _load_goldens(path)
-        found = goldens.metadata.get("weights_sha256")
-        if found == weights_sha256 and goldens.metadata.get("pooling", pooling) == pooling:
+        faults = [
+            f"{key} is {goldens.metadata.get(key)}, the model has {value}"
+            for key, value in needed.items()
+            if goldens.metadata.get(key) != value
+        ]
+        if not faults:
             return goldens
         if explicit is not None:
-            raise ExportError(
-                f"{path}: not of this model: weights_sha256 is {found}, the weights have {weights_sha256}"
-            )
+            raise ExportError(f"{path}: not of this model: {'; '.join(faults)}")
     return None
 
 

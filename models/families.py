@@ -6,7 +6,7 @@ A family says what its checkpoints call them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,10 @@ _ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "relu": "relu",
 }
+
+
+# Checkpoints converted from TensorFlow call the two parameters of a LayerNorm so.
+_OLD_SUFFIXES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,15 @@ class Family:
             if prefix + anchor in present:
                 return prefix
         raise ValueError(f"weights: no tensor named {' or '.join(p + anchor for p in self.prefixes)}")
+
+
+def find_name(name: str, present: Container[str]) -> str | None:
+    """What a checkpoint calls this tensor, by its new name or its old one. None when it has neither."""
+    old = name
+    for suffix, older in _OLD_SUFFIXES.items():
+        if name.endswith(suffix):
+            old = name.removesuffix(suffix) + older
+    return next((candidate for candidate in (name, old) if candidate in present), None)
 
 
 def _with_bias(names: Mapping[str, str]) -> dict[str, str]:

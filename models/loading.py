@@ -11,10 +11,7 @@ from torch import Tensor
 
 from models.config import EncoderConfig
 from models.encoder import Encoder
-from models.families import FAMILIES
-
-# Checkpoints converted from TensorFlow call the two parameters of a LayerNorm so.
-_OLD_SUFFIXES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+from models.families import FAMILIES, find_name
 
 
 def load_encoder(config: EncoderConfig, weights: Path) -> Encoder:
@@ -48,11 +45,5 @@ def _read(config: EncoderConfig, weights: Path, shapes: Mapping[str, tuple[int, 
 def _names(config: EncoderConfig, present: frozenset[str]) -> dict[str, str]:
     family = FAMILIES[config.family]
     prefix = family.find_prefix(present)
-    return {ours: _present_name(prefix + theirs, present) for ours, theirs in family.parameters(config).items()}
-
-
-def _present_name(name: str, present: frozenset[str]) -> str:
-    for new, old in _OLD_SUFFIXES.items():
-        if name not in present and name.endswith(new):
-            return name.removesuffix(new) + old if name.removesuffix(new) + old in present else name
-    return name
+    names = {ours: prefix + theirs for ours, theirs in family.parameters(config).items()}
+    return {ours: find_name(name, present) or name for ours, name in names.items()}

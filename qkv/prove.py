@@ -1,4 +1,8 @@
-"""`qkv parity`: a bundle's graphs under ONNX Runtime against the PyTorch encoder over the same weights file."""
+"""`qkv parity`: a bundle's graphs under ONNX Runtime against its probes and the PyTorch encoder over the same weights.
+
+PyTorch reads the bundle's own weights file, so it agrees with the graphs whatever that file holds: the stored probes
+are what ties the file to the weights that were proved.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,12 @@ from typing import Literal
 from rich.progress import Progress
 
 from qkv.report import console, gate_table
-from service.bundle import open_bundle
+from service.bundle import PROBES, open_bundle
 from service.errors import StartupError
 
 
 def prove(path: Path, *, form: Literal["quick", "full"]) -> bool:
-    """Run the battery and print the worst case of each gate. -> whether every gate passed
+    """Run the stored probes and the battery; print the worst case of each gate. -> whether every gate passed
 
     Raises StartupError without torch, and for a bundle that is not whole.
     """
@@ -23,19 +27,24 @@ def prove(path: Path, *, form: Literal["quick", "full"]) -> bool:
     bundle = open_bundle(path)
 
     from service.parity.battery import Runners, run_battery
+    from service.parity.probes import check_probes, load_probes
     from service.runners.ort import OrtRunner
     from service.runners.torch import TorchRunner
 
     runners = Runners(subject=OrtRunner.open(bundle), reference=TorchRunner.open(bundle))
     with Progress(console=console(is_stderr=True), transient=True) as progress:
         task = progress.add_task("comparing with PyTorch")
-        report = run_battery(
+        battery = run_battery(
             bundle.manifest,
             runners,
             form=form,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
+    roles = [graph.role for graph in bundle.manifest.graphs]
+    probes = check_probes(bundle.manifest, runners.subject, load_probes(bundle.file(PROBES)), roles=roles)
     out = console()
-    out.print(gate_table(report))
-    out.print("[green]proved[/]" if report.passed else f"[red]{len(report.failures)} gates failed[/]")
-    return report.passed
+    for report in (probes, battery):
+        out.print(gate_table(report))
+    num_failed = len(probes.failures) + len(battery.failures)
+    out.print(f"[red]{num_failed} gates failed[/]" if num_failed else "[green]proved[/]")
+    return probes.passed and battery.passed

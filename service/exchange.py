@@ -73,11 +73,11 @@ class Exchange:
         declared = self.headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > max_bytes:
             raise BodySizeError(f"body: {max_bytes} bytes allowed, got {int(declared)}")
-        chunk, is_last = await self._chunk()
-        if is_last and len(chunk) <= max_bytes:
-            return chunk
         try:
             async with asyncio.timeout(timeout_s):
+                chunk, is_last = await self._chunk()
+                if is_last and len(chunk) <= max_bytes:
+                    return chunk
                 return await self._read_rest(bytearray(chunk), is_last, max_bytes)
         except TimeoutError:
             raise DeadlineError(f"{timeout_s:g} s allowed for a request, and its body is not complete") from None

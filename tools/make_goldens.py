@@ -3,7 +3,8 @@
     python tools/make_goldens.py MODEL_DIR OUT.safetensors
 
 They are what proves a bundle where torch is not installed, so nothing of this project computes them: neither its graphs
-nor its encoder. The file has the form of a bundle's probes; its metadata names the reference and the weights' SHA-256.
+nor its encoder. The file has the form of a bundle's probes; its metadata names the reference, the weights' SHA-256
+and the pooling modes: the same weights under another pooling are another model.
 """
 
 from __future__ import annotations
@@ -39,31 +40,43 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="the safetensors file to write")
     arguments = parser.parse_args()
     tensors: Arrays = {}
-    for index, arrays in enumerate(compute(arguments.model_dir)):
+    pooling = load_pooling(arguments.model_dir)
+    for index, arrays in enumerate(compute(arguments.model_dir, pooling)):
         tensors |= {f"{index}.{name}": np.ascontiguousarray(values) for name, values in arrays.items()}
     weights = arguments.model_dir / "model.safetensors"
     reference = (
         f"transformers {transformers.__version__} eager float32, "
         f"pooling of sentence-transformers {sentence_transformers.__version__}"
     )
-    metadata = {"reference": reference, "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest()}
+    metadata = {
+        "reference": reference,
+        "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "pooling": pooling_names(pooling),
+    }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_bytes(save(tensors, metadata=metadata))
 
 
-def compute(model_dir: Path) -> list[Arrays]:
+def compute(model_dir: Path, pooling: Pooling) -> list[Arrays]:
     """Inputs and outputs of each case, as `input.NAME` and `output.NAME`."""
     torch.set_num_threads(1)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
     model = transformers.AutoModel.from_pretrained(model_dir, attn_implementation="eager", dtype=torch.float32).eval()
-    pooling = Pooling(**Pooling.load_config(str(model_dir / pooling_folder(model_dir))))
     return [compute_case(tokenizer, model, pooling, list(texts)) for texts in CASES]
 
 
-def pooling_folder(model_dir: Path) -> str:
-    """The folder of the pooling module that modules.json names. Raises StopIteration when it names none."""
+def load_pooling(model_dir: Path) -> Pooling:
+    """The pooling module that modules.json names. Raises StopIteration when it names none."""
     modules = json.loads((model_dir / "modules.json").read_text())
-    return str(next(module["path"] for module in modules if module["type"].endswith("Pooling")))
+    folder = next(module["path"] for module in modules if module["type"].endswith("Pooling"))
+    pooling: Pooling = Pooling(**Pooling.load_config(str(model_dir / folder)))
+    return pooling
+
+
+def pooling_names(pooling: Pooling) -> str:
+    """Its modes as a bundle's manifest names them, in order, joined by commas."""
+    modes = [pooling.pooling_mode] if isinstance(pooling.pooling_mode, str) else pooling.pooling_mode
+    return ",".join(mode.removesuffix("_tokens") for mode in modes)
 
 
 @torch.inference_mode()

@@ -15,6 +15,9 @@ from service.engine.request import AttentionChoice, LayerAttention
 from service.errors import RequestError
 from service.runners.base import Array
 
+# `{"id":2003,"text":"is","start":8,"end":10,"special":false},` and more for long words and late offsets.
+_BYTES_PER_TOKEN = 72
+
 
 def select_layers(choice: AttentionChoice, spec: AttentionSpec) -> tuple[int, ...]:
     """Layer numbers in the order asked. Raises RequestError for an empty, unknown or repeated choice."""
@@ -59,12 +62,13 @@ def num_values(choice: AttentionChoice, lengths: Sequence[int], spec: AttentionS
     return num_matrices * sum(length * length for length in lengths)
 
 
-def check_response_size(num_values: int, bytes_per_value: float, limit: int) -> None:
+def check_response_size(num_values: int, bytes_per_value: float, limit: int, *, num_tokens: int = 0) -> None:
     """Refuse an answer over the limit before it is computed. Raises RequestError saying what would shrink it.
 
     num_values: floats of every kind in the answer. bytes_per_value: what one costs in the format asked for.
+    num_tokens: tokens told one by one.
     """
-    estimate = round(num_values * bytes_per_value)
+    estimate = round(num_values * bytes_per_value + num_tokens * _BYTES_PER_TOKEN)
     if estimate > limit:
         raise RequestError(
             f"include: an answer of {limit} bytes allowed, this one would take about {estimate}; ask for safetensors "

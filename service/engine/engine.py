@@ -120,7 +120,9 @@ class Engine:
             add_special_tokens=add_special_tokens,
             param=param,
         )
-        return [self._finish(request, encoding, {}) for encoding in await self._tokenize(request, truncate)]
+        encodings = await self._tokenize(request, truncate)
+        self._check_size(request, encodings)
+        return [self._finish(request, encoding, {}) for encoding in encodings]
 
     def runner_info(self) -> RunnerInfo:
         """What really runs."""
@@ -220,7 +222,12 @@ class Engine:
             num_values += sum(lengths) * self.manifest.embedding.token_dim
         if "attention" in request.include:
             num_values += attention.num_values(request.attention, lengths, self.manifest.attention)
-        attention.check_response_size(num_values, request.bytes_per_value, self.settings.max_response_bytes)
+        attention.check_response_size(
+            num_values,
+            request.bytes_per_value,
+            self.settings.max_response_bytes,
+            num_tokens=sum(lengths) if "tokens" in request.include else 0,
+        )
 
     def _finish(self, request: EncodeRequest, encoding: Encoding, result: RowResult) -> EncodedItem:
         include = request.include

@@ -34,6 +34,27 @@ def pooled_difference(found: Array, expected: Array, masks: Masks) -> Array:
     return np.where(masks.pooling.any(axis=1, keepdims=True), difference, 0.0)
 
 
+def pooled_raw_difference(found: Array, expected: Array, masks: Masks) -> Array:
+    """Difference of the vectors as they are, relative to the largest expected value: sees a vector of wrong length.
+
+    found, expected: [batch, dim] -> [batch, dim], 0 in rows that have nothing to pool
+    """
+    has_any = masks.pooling.any(axis=1, keepdims=True)
+    wanted = np.where(has_any, expected.astype(np.float64), 0.0)
+    scale = float(np.abs(wanted).max(initial=0.0)) or 1.0
+    difference: Array = np.abs(np.where(has_any, found.astype(np.float64), 0.0) - wanted) / scale
+    return difference
+
+
+def pooled_change(found: Array, expected: Array, masks: Masks) -> Array:
+    """The larger of the two differences, at length one and as they are.
+
+    found, expected: [batch, dim] -> [batch, dim], 0 in rows that have nothing to pool
+    """
+    change: Array = np.maximum(pooled_difference(found, expected, masks), pooled_raw_difference(found, expected, masks))
+    return change
+
+
 def cosine_difference(found: Array, expected: Array, masks: Masks) -> Array:
     """1 - cos of rows that have something to pool, as half the squared distance of unit vectors: exact near 0.
 
@@ -57,6 +78,9 @@ DIFFERENCES: Mapping[Meaning, Callable[[Array, Array, Masks], Array]] = {
     "pooled": pooled_difference,
     "attention": attention_difference,
 }
+
+# Between two runs of one graph, where one gate holds every vector.
+CHANGES: Mapping[Meaning, Callable[[Array, Array, Masks], Array]] = {**DIFFERENCES, "pooled": pooled_change}
 
 
 def row_sum_error(weights: Array, masks: Masks) -> Array:

@@ -11,10 +11,12 @@ import numpy as np
 from service.bundle import GraphSpec, Manifest, Role
 from service.parity.cases import Masks
 from service.parity.checks import (
+    CHANGES,
     DIFFERENCES,
     cosine_difference,
     empty_row_weight,
     masked_weight,
+    pooled_raw_difference,
     row_sum_error,
     shape_fault,
 )
@@ -39,7 +41,8 @@ def probe_limits(manifest: Manifest, runner: Runner, roles: Sequence[Role]) -> d
     """Gate → limit of what one run against expected outputs can show."""
     gates = gates_for(manifest.graph("encode").precision, runner.info().provider)
     limits = {"ran": 0.0, "shapes": 0.0, "finite": 0.0}
-    limits |= {"token_embeddings": gates.hidden, "pooled": gates.embedding, "cosine": gates.cosine}
+    limits |= {"token_embeddings": gates.hidden, "pooled": gates.embedding}
+    limits |= {"pooled_raw": gates.hidden, "cosine": gates.cosine}
     if "attend" in roles:
         limits |= {"attention": gates.attention, "row_sum": gates.row_sum, "masked_columns": 0.0}
     return limits
@@ -114,13 +117,14 @@ class Judge:
             where = f"{pair.where}: {name}"
             self.ledger.note_array(meaning, DIFFERENCES[meaning](values, expected, pair.masks), where)
             if meaning == "pooled":
+                self.ledger.note_array("pooled_raw", pooled_raw_difference(values, expected, pair.masks), where)
                 self.ledger.note_array("cosine", cosine_difference(values, expected, pair.masks), where)
 
     def same(self, gate: str, graph: GraphSpec, pair: Comparison) -> None:
         """Compare two runs of the subject: vectors under one gate, weights under `attention_invariance`."""
         for name, values in pair.found.items():
             meaning = graph.output(name).meaning
-            difference = DIFFERENCES[meaning](values, pair.expected[name], pair.masks)
+            difference = CHANGES[meaning](values, pair.expected[name], pair.masks)
             chosen = "attention_invariance" if meaning == "attention" else gate
             self.ledger.note_array(chosen, difference, f"{pair.where}: {name}")
 

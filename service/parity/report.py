@@ -20,10 +20,11 @@ from service.runners.base import Array, Runner
 class Gates:
     """Limits of one precision on one kind of device.
 
-    hidden: of token embeddings, relative to the largest reference value; embedding: absolute, on L2-normalised vectors;
-    cosine: of 1 - cos; invariance: of the same row alone, padded, permuted and in the other graph, measured like hidden
-    and embedding; attention and row_sum: absolute, on weights. On MiniLM at 256 tokens the weights of PyTorch and of
-    ONNX Runtime are each within 1e-5 of a float64 model and up to 1.7e-5 of each other: the limit leaves room for both.
+    hidden: of token embeddings and of pooled vectors as they are, relative to the largest reference value; embedding:
+    absolute, on L2-normalised vectors; cosine: of 1 - cos; invariance: of the same row alone, padded, permuted and in
+    the other graph, measured like hidden and embedding; attention and row_sum: absolute, on weights. On MiniLM at 256
+    tokens the weights of PyTorch and of ONNX Runtime are each within 1e-5 of a float64 model and up to 1.7e-5 of each
+    other: the limit leaves room for both.
     """
 
     hidden: float

@@ -6,8 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from service.bundle import MANIFEST, WEIGHTS, read_manifest, sha256_file
 from tests.cli.conftest import Run
 
 
@@ -60,6 +63,25 @@ def test_parity_passes_and_names_the_worst_case_of_each_gate(qkv: Run, bundle: P
     assert "proved" in done.stdout
 
 
+def test_parity_fails_on_weights_that_were_changed_and_sealed_again(qkv: Run, bundle: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(bundle, changed)
+    weights = load_file(changed / WEIGHTS)
+    (name,) = [name for name in weights if name.endswith("word_embeddings.weight")]
+    # Rewritten in place: the graphs point at byte offsets of this file.
+    content, values = (changed / WEIGHTS).read_bytes(), weights[name]
+    assert content.count(values.tobytes()) == 1
+    (changed / WEIGHTS).write_bytes(content.replace(values.tobytes(), (values * np.float32(1.5)).tobytes()))
+    manifest = read_manifest(changed)
+    files = manifest.files | {WEIGHTS: sha256_file(changed / WEIGHTS)}
+    (changed / MANIFEST).write_bytes(manifest.model_copy(update={"files": files}).sealed().to_bytes())
+    assert "verified" in qkv("models", str(changed)).stdout, "the seal must be whole: only the values are wrong"
+    done = qkv("parity", str(changed))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "gates failed" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
 def test_parity_without_torch_says_what_to_install(qkv: Run, bundle: Path) -> None:
     done = qkv("parity", str(bundle), blocked=("torch",))
     assert done.returncode == 1
@@ -84,6 +106,16 @@ def test_models_shows_the_fault_of_a_changed_file(qkv: Run, bundle: Path, tmp_pa
     assert done.returncode == 1
     assert "verified" not in done.stdout
     assert name in done.stdout.replace("\n", "")
+
+
+def test_models_lists_a_broken_bundle_beside_a_good_one(qkv: Run, bundle: Path, tmp_path: Path) -> None:
+    for name in ("broken", "good"):
+        shutil.copytree(bundle, tmp_path / name)
+    (tmp_path / "broken" / "tokenizer.json").unlink()
+    done = qkv("models", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stdout.count("verified") == 1
+    assert "tokenizer.json: missing" in done.stdout
 
 
 def test_models_of_an_empty_directory(qkv: Run, tmp_path: Path) -> None:

@@ -292,3 +292,12 @@ async def test_a_good_call_after_a_failed_canary_is_proof_of_life(make_engine: M
     await engine.encode(texts("cat"))
     assert engine.health().is_ready
     await engine.close(1)
+
+
+async def test_a_list_of_tokens_over_the_limit_is_refused(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_response_bytes=1024)
+    assert await engine.tokenize([Text("the cat")])
+    with pytest.raises(RequestError, match="1024 bytes allowed") as error:
+        await engine.tokenize([Text("dog " * 200)])
+    assert error.value.code == "output_too_large"
+    await engine.close(1)

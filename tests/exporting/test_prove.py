@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,8 @@ from models.families import BERT
 from service.bundle import open_bundle
 from service.parity.probes import load_probes
 from service.parity.report import ParityReport
+from service.runners.base import Array
+from service.runners.ort import OrtRunner
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +59,7 @@ def test_goldens_prove_without_torch(tiny_models: Path, tmp_path: Path, goldens:
     names = {gate.name for gate in exported.report.gates}
     assert {"goldens: token_embeddings", "goldens: attention", "alone", "padded", "permuted", "roles"} <= names
     # A graph compared with itself shows nothing of these.
-    assert not {"token_embeddings", "pooled", "cosine", "attention"} & names
+    assert not {"token_embeddings", "pooled", "pooled_raw", "cosine", "attention"} & names
     stored, given = load_probes(tmp_path / "out" / "probes.safetensors"), load_probes(goldens)
     for found, expected in zip(stored.cases, given.cases, strict=True):
         np.testing.assert_equal(dict(found.outputs), dict(expected.outputs))
@@ -70,6 +75,60 @@ def test_goldens_of_other_weights_are_refused(tiny_models: Path, tmp_path: Path,
     with pytest.raises(ExportError, match="weights_sha256"):
         export_model(str(tiny_models / "xenc"), tmp_path / "out", goldens=goldens)
     assert not (tmp_path / "out").exists()
+
+
+def test_goldens_of_another_pooling_are_refused(tiny_models: Path, tmp_path: Path, goldens: Path) -> None:
+    """The same weights: only the pooling of the directory differs."""
+    model = shutil.copytree(tiny_models / "bert_mean", tmp_path / "model")
+    file = model / "1_Pooling" / "config.json"
+    config = {key: value for key, value in json.loads(file.read_text()).items() if not key.startswith("pooling_mode")}
+    file.write_text(json.dumps(config | {"pooling_mode": ["cls", "mean_sqrt_len_tokens"]}))
+    with pytest.raises(ExportError, match="pooling is mean, the model has cls,mean_sqrt_len") as caught:
+        export_model(str(model), tmp_path / "out", goldens=goldens)
+    assert "weights_sha256" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_goldens_without_a_pooling_are_refused(tiny_models: Path, tmp_path: Path, goldens: Path) -> None:
+    metadata = {key: value for key, value in load_probes(goldens).metadata.items() if key != "pooling"}
+    save_file(load_file(goldens), tmp_path / "old.safetensors", metadata=metadata)
+    with pytest.raises(ExportError, match="pooling is None, the model has mean"):
+        export_model(str(tiny_models / "bert_mean"), tmp_path / "out", goldens=tmp_path / "old.safetensors")
+
+
+def test_the_battery_runs_lone_calls_and_calls_under_load(
+    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every graph both ways, batches and single rows."""
+    run, seen = OrtRunner.run, set()
+
+    def spy(
+        self: OrtRunner, role: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, is_alone: bool = False
+    ) -> list[Array]:
+        seen.add((role, len(inputs["input_ids"]) > 1, is_alone))
+        return run(self, role, inputs, outputs, is_alone=is_alone)
+
+    monkeypatch.setattr(OrtRunner, "run", spy)
+    export_model(str(tiny_models / "bert_mean"), tmp_path / "out")
+    assert seen == set(product(("encode", "attend"), (False, True), (False, True)))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_fault_of_one_session_is_found(
+    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    run = OrtRunner.run
+
+    def spoil(
+        self: OrtRunner, role: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, is_alone: bool = False
+    ) -> list[Array]:
+        found = run(self, role, inputs, outputs, is_alone=is_alone)
+        return [values * np.float32(1.001) for values in found] if is_alone == broken else found
+
+    monkeypatch.setattr(OrtRunner, "run", spoil)
+    with pytest.raises(ExportError) as caught:
+        export_model(str(tiny_models / "bert_mean"), tmp_path / "out")
+    assert {"pooled_raw", "roles"} <= {fault.split(":")[0] for fault in caught.value.faults}
 
 
 def test_wrong_goldens_fail_by_gate_and_case(tiny_models: Path, tmp_path: Path, goldens: Path, no_torch: None) -> None:

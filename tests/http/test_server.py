@@ -257,10 +257,11 @@ def test_work_of_a_client_that_left_is_dropped(start: Start) -> None:
     assert server.post().status_code == 200
 
 
-def test_a_body_that_does_not_come_ends_with_a_deadline(start: Start) -> None:
+@pytest.mark.parametrize("sent", [b'{"input":', b""], ids=["half of it", "not a byte of it"])
+def test_a_body_that_does_not_come_ends_with_a_deadline(start: Start, sent: bytes) -> None:
     server = start(QKV_REQUEST_TIMEOUT_S="0.5").wait_ready()
     with closing(server.connect()) as connection:
-        connection.sendall(raw_request(b'{"input":', "content-length: 100"))
+        connection.sendall(raw_request(sent, "content-length: 100"))
         status, body = read_answer(connection)
     assert status == 504
     assert json.loads(body)["error"]["code"] == "deadline_exceeded"

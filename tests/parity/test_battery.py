@@ -39,6 +39,11 @@ def add_width(values: Array, inputs: Mapping[str, Array]) -> Array:
     return np.asarray(values + 1e-4 * values.shape[1], np.float32)
 
 
+def divide_by_width(role: str, inputs: Mapping[str, Array], outputs: Outputs) -> Outputs:
+    """A mean over the padded width, which is the right one at length one."""
+    return outputs | {"pooled": outputs["pooled"] / np.float32(inputs["input_ids"].shape[1])}
+
+
 def flatten_in_batch(values: Array, inputs: Mapping[str, Array]) -> Array:
     """Weights that are less sharp in a batch, still summing to 1 and 0 where masked."""
     keep = inputs["attention_mask"][:, None, None, :]
@@ -89,6 +94,8 @@ FAULTS: dict[str, tuple[Fault, set[str]]] = {
     "rows that know their place": (spoil("pooled", add_place_in_batch), {"pooled", "permuted"}),
     "outputs that know the width": (spoil("token_embeddings", add_width), {"token_embeddings", "padded", "alone"}),
     "rows in another order": (spoil("pooled", lambda values, _: values[::-1]), {"pooled", "cosine"}),
+    "vectors twice as long": (spoil("pooled", lambda values, _: values * np.float32(2)), {"pooled_raw"}),
+    "a mean over the padded width": (divide_by_width, {"pooled_raw", "alone", "padded"}),
     "a small error": (spoil("token_embeddings", lambda v, _: v * np.float32(1.0001)), {"token_embeddings"}),
     "not a number": (spoil("token_embeddings", one_nan), {"finite"}),
     "infinite": (spoil("pooled", lambda v, _: v / np.zeros_like(v)), {"finite", "pooled", "alone"}),
@@ -122,6 +129,12 @@ def test_a_wrong_runner_fails_and_the_case_is_named(name: str) -> None:
     failures = {gate.name: gate for gate in battery(fault).failures}
     assert expected <= set(failures)
     assert all("seed 0, batch" in failures[gate].case or "seed 1, batch" in failures[gate].case for gate in expected)
+
+
+@pytest.mark.parametrize("name", ["vectors twice as long", "a mean over the padded width"])
+def test_a_wrong_length_is_seen_where_the_direction_is_right(name: str) -> None:
+    fault, expected = FAULTS[name]
+    assert {gate.name for gate in battery(fault).failures} == expected
 
 
 def test_every_gate_is_shown_to_fail() -> None:

@@ -33,6 +33,10 @@ def scaled(name: str, factor: float) -> Fault:
     return lambda role, inputs, outputs: outputs | {name: outputs[name] * np.float32(factor)}
 
 
+def over_width(role: str, inputs: Mapping[str, Array], outputs: dict[str, Array]) -> dict[str, Array]:
+    return outputs | {"pooled": outputs["pooled"] / np.float32(inputs["input_ids"].shape[1])}
+
+
 def change(probes: Probes, index: int, **changes: Mapping[str, Array]) -> Probes:
     cases = list(probes.cases)
     cases[index] = replace(cases[index], **changes)
@@ -77,10 +81,12 @@ def test_the_same_runner_passes(probes: Probes, roles: tuple[Role, ...]) -> None
     [
         (scaled("token_embeddings", 1.001), "token_embeddings"),
         (scaled("pooled", -1), "cosine"),
+        (scaled("pooled", 2), "pooled_raw"),
+        (over_width, "pooled_raw"),
         (scaled("attention.1", 1.01), "attention"),
         (scaled("pooled", float("nan")), "finite"),
     ],
-    ids=["token embeddings", "vectors", "attention", "not a number"],
+    ids=["token embeddings", "vectors", "twice as long", "over the width", "attention", "not a number"],
 )
 def test_another_model_fails(probes: Probes, fault: Fault, gate: str) -> None:
     found = failures(check_probes(toy_manifest(), ToyRunner(fault), probes, roles=ATTEND))

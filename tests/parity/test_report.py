@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.parity.cases import Masks
-from service.parity.checks import cosine_difference, hidden_difference, pooled_difference
+from service.parity.checks import cosine_difference, hidden_difference, pooled_difference, pooled_raw_difference
 from service.parity.report import GateResult, Ledger, ParityReport, gates_for
 
 
@@ -60,5 +60,6 @@ def test_vectors_are_compared_at_length_one() -> None:
     expected = np.array([[3.0, 4.0], [1.0, 0.0]], np.float32)
     found = np.array([[30.0, 40.0], [0.0, 1.0]], np.float32)  # ten times as long; the other has nothing to pool
     assert pooled_difference(found, expected, masks).max() < 1e-12
+    np.testing.assert_allclose(pooled_raw_difference(found, expected, masks), [[6.75, 9.0], [0.0, 0.0]])
     turned = np.array([[4.0, -3.0], [1.0, 0.0]], np.float32)
     np.testing.assert_allclose(cosine_difference(turned, expected, masks), [1.0, 0.0])

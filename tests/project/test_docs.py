@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from service import bundle, errors
 from service.app import HOT_ROUTES
 from tests.fixtures.doc_tables import filled
 
@@ -18,6 +21,40 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 def test_the_tables_of_settings_and_metrics_are_current() -> None:
     document = (ROOT / "docs" / "operations.md").read_text()
     assert filled(document) == document, "run `python -m tests.fixtures.doc_tables`"
+
+
+def section(title: str) -> str:
+    """One section of the document on operation."""
+    text = (ROOT / "docs" / "operations.md").read_text()
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def codes_of(file: Path) -> Iterator[tuple[str, int | None]]:
+    """Every error code in a file, and its status where the error's class says it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call):
+            kind = getattr(errors, node.func.id, None) if isinstance(node.func, ast.Name) else None
+            given = {word.arg: word.value for word in node.keywords}.get("code")
+            if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                yield given.value, getattr(kind, "status", None)
+            elif given is None and isinstance(kind, type) and issubclass(kind, errors.ServiceError):
+                yield kind.code, kind.status
+
+
+def test_every_error_code_is_listed_with_its_status() -> None:
+    files = [file for file in (ROOT / "service").rglob("*.py") if file.name != "errors.py"]
+    raised = {pair for file in files for pair in codes_of(file)}
+    # Not raised as an error: the caller is no longer there to get one.
+    raised.add(("client_gone", 499))
+    listed = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", section("Error codes"), re.MULTILINE))
+    assert {code for code, _ in raised} == set(listed)
+    assert [pair for pair in raised if pair[1] is not None and int(listed[pair[0]]) != pair[1]] == []
+
+
+def test_every_file_of_a_bundle_is_listed() -> None:
+    names = {bundle.MANIFEST, bundle.WEIGHTS, bundle.TOKENIZER, bundle.PROBES, bundle.PARITY}
+    listed = set(re.findall(r"^\| `([\w.]+)` \|", section("The files of a bundle"), re.MULTILINE))
+    assert listed == names | {f"{role}.onnx" for role in ("encode", "attend")}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
