@@ -5,9 +5,10 @@ true is not 1, 8.0 is not 8, and only the first fault is told: a body of 50,000 
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import MinLen
@@ -15,7 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Va
 from pydantic_core import ErrorDetails
 
 from service.engine.engine import Engine
-from service.engine.request import AttentionChoice, EncodeRequest
+from service.engine.formats import num_bytes
+from service.engine.request import AttentionChoice, EncodeRequest, EncodeResult
 from service.errors import MediaTypeError, NotFoundError, RequestError
 from service.exchange import Exchange
 from service.settings import Truncate
@@ -41,6 +43,9 @@ _EXPECTED = {
     "add_special_tokens": "a boolean",
 }
 _BYTES_PER_VALUE = {"float": 12.5, "base64": 5.4, "safetensors": 4.0}
+# Above these a thread does the work: what is smaller is done sooner than a thread is reached.
+_LARGE_BODY_BYTES = 256 * 1024
+_LARGE_ANSWER_BYTES = 2**20
 SAFETENSORS = "application/vnd.safetensors"
 
 EncodingFormat = Literal["float", "base64"]
@@ -103,7 +108,7 @@ async def read_model(exchange: Exchange, engine: Engine, model: type[Model]) -> 
     check_media_type(exchange)
     settings = engine.settings
     body = await exchange.read_body(max_bytes=settings.max_body_bytes, timeout_s=settings.request_timeout_s)
-    return parse(body, model)
+    return await asyncio.to_thread(parse, body, model) if len(body) > _LARGE_BODY_BYTES else parse(body, model)
 
 
 def parse(body: bytes, model: type[Model]) -> Model:
@@ -197,7 +202,13 @@ def answer_cost(encoding_format: str) -> float:
     return _BYTES_PER_VALUE[encoding_format]
 
 
-async def run(exchange: Exchange, engine: Engine, request: EncodeRequest) -> Any:
+async def write(build: Callable[[], bytes], result: EncodeResult, answer_format: str) -> bytes:
+    """The answer as bytes; a large one is built beside the event loop, so that others are answered meanwhile."""
+    is_large = num_bytes(result, answer_cost(answer_format)) > _LARGE_ANSWER_BYTES
+    return await asyncio.to_thread(build) if is_large else build()
+
+
+async def run(exchange: Exchange, engine: Engine, request: EncodeRequest) -> EncodeResult:
     """Have the engine answer, unless the client leaves first; note what was answered."""
     result = await exchange.unless_gone(engine.encode(request))
     exchange.num_items, exchange.num_tokens = len(result.items), result.num_tokens

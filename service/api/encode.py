@@ -20,13 +20,14 @@ from service.api.body import (
     read_model,
     refuse_unknown,
     run,
+    write,
 )
 from service.api.inputs import parse_inputs
 from service.engine.engine import Engine
 from service.engine.formats import native_json, native_safetensors
 from service.engine.request import EncodeRequest
 from service.errors import RequestError
-from service.exchange import Exchange, Reply
+from service.exchange import JSON, Exchange, Reply
 
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _TEXT = {"type": "string"}
@@ -67,12 +68,17 @@ async def encode(engine: Engine, exchange: Exchange) -> Reply:
     check_model(body.model, engine)
     is_binary = SAFETENSORS.encode() in exchange.headers.get(b"accept", b"")
     encoding_format = body.encoding_format or "float"
-    request = to_request(body, engine, exchange, "safetensors" if is_binary else encoding_format)
+    answer_format = "safetensors" if is_binary else encoding_format
+    request = to_request(body, engine, exchange, answer_format)
     result = await run(exchange, engine, request)
     headers = {"embedding-space": result.embedding_space}
-    if is_binary:
-        return Reply(native_safetensors(result, engine.manifest.name), media_type=SAFETENSORS, headers=headers)
-    return Reply(native_json(result, engine.manifest.name, encoding_format), headers=headers)
+    name = engine.manifest.name
+
+    def build() -> bytes:
+        return native_safetensors(result, name) if is_binary else native_json(result, name, encoding_format)
+
+    answer = await write(build, result, answer_format)
+    return Reply(answer, media_type=SAFETENSORS if is_binary else JSON, headers=headers)
 
 
 def to_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_format: str) -> EncodeRequest:

@@ -23,6 +23,7 @@ from service.api.body import (
     read_model,
     refuse_unknown,
     run,
+    write,
 )
 from service.api.inputs import parse_inputs
 from service.engine.engine import Engine
@@ -69,7 +70,11 @@ async def embeddings(engine: Engine, exchange: Exchange) -> Reply:
     encoding_format = body.encoding_format or "float"
     request = _to_request(body, engine, exchange, encoding_format)
     result = await run(exchange, engine, request)
-    answer = openai_json(result, engine.manifest.name, encoding_format, request.include)
+
+    def build() -> bytes:
+        return openai_json(result, engine.manifest.name, encoding_format, request.include)
+
+    answer = await write(build, result, encoding_format)
     return Reply(answer, headers={"embedding-space": result.embedding_space})
 
 

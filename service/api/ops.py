@@ -24,10 +24,12 @@ def ops_router(service: Service) -> APIRouter:
     """Probes, for an orchestrator: none of them waits for the model."""
     router = APIRouter(tags=["operation"])
 
+    @router.head("/health/live", include_in_schema=False)
     @router.get("/health/live", summary="The process answers", response_class=JSONResponse)
     async def live() -> Response:
         return JSONResponse({"status": "live"})
 
+    @router.head("/health/ready", include_in_schema=False)
     @router.get("/health/ready", summary="New work should be sent here", responses={503: ERRORS[503]})
     async def ready() -> Response:
         reason = service.unready_reason()
@@ -35,6 +37,7 @@ def ops_router(service: Service) -> APIRouter:
             raise NotReadyError(reason, retry_after_s=_UNREADY_RETRY_S, code=_code(service))
         return JSONResponse({"status": "ready"})
 
+    @router.head("/health", include_in_schema=False)
     @router.get("/health", summary="What the service is doing", response_model=Health)
     async def health() -> Response:
         return _json(orjson.dumps(_health(service)))

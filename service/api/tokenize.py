@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from service.api.body import Body, TruncateField, check_model, read_model, refuse_unknown
+from service.api.body import Body, TruncateField, check_model, read_model, refuse_unknown, write
 from service.api.encode import NativeInput
 from service.api.inputs import parse_inputs
 from service.engine.engine import Engine
@@ -39,4 +39,4 @@ async def tokenize(engine: Engine, exchange: Exchange) -> Reply:
     )
     exchange.num_items, exchange.num_tokens = len(items), sum(item.num_used for item in items)
     result = EncodeResult(items, exchange.num_tokens, embedding_space="")
-    return Reply(native_json(result, engine.manifest.name, "float"))
+    return Reply(await write(lambda: native_json(result, engine.manifest.name, "float"), result, "float"))

@@ -15,8 +15,12 @@ from service.engine.request import AttentionChoice, LayerAttention
 from service.errors import RequestError
 from service.runners.base import Array
 
+_SAFETENSORS_BYTES_PER_VALUE = 4.0
+_SAFETENSORS_HINT = "ask /v1/encode for safetensors (Accept: application/vnd.safetensors, 4 bytes a value)"
+_FEWER_VALUES = ("ask for fewer layers or heads", 'for heads "mean"')
+
 # `{"id":2003,"text":"is","start":8,"end":10,"special":false},` and more for long words and late offsets.
-_BYTES_PER_TOKEN = 72
+BYTES_PER_TOKEN = 72
 
 
 def select_layers(choice: AttentionChoice, spec: AttentionSpec) -> tuple[int, ...]:
@@ -33,11 +37,6 @@ def select_heads(choice: AttentionChoice, spec: AttentionSpec) -> tuple[int, ...
     if choice.heads == "mean" or choice.heads == "all":
         return tuple(range(spec.heads))
     return _checked("attention.heads", choice.heads, spec.heads)
-
-
-def output_names(choice: AttentionChoice, spec: AttentionSpec) -> tuple[str, ...]:
-    """Names of the graph outputs that hold the chosen layers."""
-    return tuple(f"attention.{layer}" for layer in select_layers(choice, spec))
 
 
 def reduce(result: RowResult, choice: AttentionChoice, spec: AttentionSpec) -> tuple[LayerAttention, ...]:
@@ -66,17 +65,20 @@ def check_response_size(num_values: int, bytes_per_value: float, limit: int, *, 
     """Refuse an answer over the limit before it is computed. Raises RequestError saying what would shrink it.
 
     num_values: floats of every kind in the answer. bytes_per_value: what one costs in the format asked for.
-    num_tokens: tokens told one by one.
+    num_tokens: tokens told one by one; alone, they are the fault of `input`.
     """
-    estimate = round(num_values * bytes_per_value + num_tokens * _BYTES_PER_TOKEN)
-    if estimate > limit:
-        raise RequestError(
-            f"include: an answer of {limit} bytes allowed, this one would take about {estimate}; ask for safetensors "
-            '(Accept: application/vnd.safetensors, 4 bytes a value), fewer layers or heads, heads "mean", '
-            "or send fewer or shorter texts",
-            param="include",
-            code="output_too_large",
-        )
+    estimate = round(num_values * bytes_per_value + num_tokens * BYTES_PER_TOKEN)
+    if estimate <= limit:
+        return
+    param, hints = ("include", [*_FEWER_VALUES]) if num_values else ("input", [])
+    if num_values and bytes_per_value > _SAFETENSORS_BYTES_PER_VALUE:
+        hints.insert(0, _SAFETENSORS_HINT)
+    raise RequestError(
+        f"{param}: an answer of {limit} bytes allowed, this one would take about {estimate}; "
+        + ", ".join([*hints, "send fewer or shorter texts"]),
+        param=param,
+        code="output_too_large",
+    )
 
 
 def _checked(field: str, chosen: tuple[int, ...], size: int) -> tuple[int, ...]:

@@ -7,18 +7,24 @@ base64 is of packed little-endian float32 values, row-major.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
 import orjson
 from safetensors.numpy import save
 
+from service.engine.attention import BYTES_PER_TOKEN
 from service.engine.request import EncodedItem, EncodeResult, Include, LayerAttention, Token
 from service.runners.base import Array
 
 EncodingFormat = Literal["float", "base64"]
 Json = dict[str, Any]
+
+# orjson holds the GIL while it writes: these take it for milliseconds, a whole answer for most of a second.
+_SLICE_VALUES = 2**15
+_SLICE_TOKENS = 2**12
+_SLICE_ITEMS = 64
 
 
 def native_json(result: EncodeResult, model: str, encoding_format: EncodingFormat) -> bytes:
@@ -56,9 +62,19 @@ def native_safetensors(result: EncodeResult, model: str) -> bytes:
     return save(tensors, metadata={"response": _dump(_envelope(result, model, data)).decode()})
 
 
+def num_bytes(result: EncodeResult, bytes_per_value: float) -> float:
+    """About how large the reply will be, to choose where it is written."""
+    size = 0.0
+    for item in result.items:
+        size += sum(values.size for values in _tensors(item).values()) * bytes_per_value
+        size += len(item.tokens or ()) * BYTES_PER_TOKEN
+    return size
+
+
 def _envelope(result: EncodeResult, model: str, data: list[Json]) -> Json:
     usage = {"prompt_tokens": result.num_tokens, "total_tokens": result.num_tokens}
-    return {"object": "list", "model": model, "data": data, "usage": usage}
+    rows = data if len(data) <= _SLICE_ITEMS else [orjson.Fragment(_dump(row)) for row in data]
+    return {"object": "list", "model": model, "data": rows, "usage": usage}
 
 
 def _fields(item: EncodedItem, pack: Callable[[Array], Any] | None) -> Json:
@@ -78,10 +94,18 @@ def _fields(item: EncodedItem, pack: Callable[[Array], Any] | None) -> Json:
     return fields
 
 
-def _token_list(tokens: tuple[Token, ...]) -> list[Json]:
+def _token_list(tokens: tuple[Token, ...]) -> Any:
     # Offsets of a pair start anew in its second text: only there a token must say which one it is of.
     has_pair = any(token.sequence == 1 for token in tokens)
-    return [_token(token) | ({"sequence": token.sequence} if has_pair else {}) for token in tokens]
+
+    def written(start: int) -> list[Json]:
+        part = tokens[start : start + _SLICE_TOKENS]
+        return [_token(token) | ({"sequence": token.sequence} if has_pair else {}) for token in part]
+
+    if len(tokens) <= _SLICE_TOKENS:
+        return written(0)
+    parts = (orjson.dumps(written(start))[1:-1] for start in range(0, len(tokens), _SLICE_TOKENS))
+    return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
 def _token(token: Token) -> Json:
@@ -110,6 +134,22 @@ def _plain(values: Array) -> Array:
     return np.ascontiguousarray(values, dtype=np.float32)
 
 
+def _floats(values: Array) -> Any:
+    """Numbers for orjson; a large array is written in slices, between which other threads run."""
+    plain = _plain(values)
+    return plain if plain.size <= _SLICE_VALUES else orjson.Fragment(b"".join(_slices(plain)))
+
+
+def _slices(values: Array) -> Iterator[bytes]:
+    if values.ndim == 1 or values.size <= _SLICE_VALUES:
+        yield orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
+        return
+    for index, part in enumerate(values):
+        yield b"," if index else b"["
+        yield from _slices(part)
+    yield b"]"
+
+
 def _base64(values: Array) -> str:
     return b64encode(np.ascontiguousarray(values, dtype="<f4").data).decode("ascii")
 
@@ -118,4 +158,4 @@ def _dump(content: Json) -> bytes:
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-_PACK: dict[EncodingFormat, Callable[[Array], Any]] = {"float": _plain, "base64": _base64}
+_PACK: dict[EncodingFormat, Callable[[Array], Any]] = {"float": _floats, "base64": _base64}

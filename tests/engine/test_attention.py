@@ -32,7 +32,6 @@ def row(length: int, seed: int = 0) -> RowResult:
 def test_select_layers(layers: Any, expected: tuple[int, ...]) -> None:
     choice = AttentionChoice(layers=layers)
     assert attention.select_layers(choice, SPEC) == expected
-    assert attention.output_names(choice, SPEC) == tuple(f"attention.{n}" for n in expected)
 
 
 @pytest.mark.parametrize("field", ["layers", "heads"])
@@ -93,3 +92,20 @@ def test_response_size_is_refused_with_what_would_shrink_it() -> None:
     assert (caught.value.status, caught.value.code, caught.value.param) == (400, "output_too_large", "include")
     for part in ("1200 bytes allowed", "1212", "application/vnd.safetensors", "layers", '"mean"', "fewer"):
         assert part in caught.value.message
+
+
+def test_safetensors_is_not_advised_to_who_asks_for_it() -> None:
+    with pytest.raises(RequestError) as caught:
+        attention.check_response_size(301, 4.0, 1200)
+    assert "safetensors" not in caught.value.message
+
+
+def test_tokens_count_as_well_and_alone_they_are_the_fault_of_the_input() -> None:
+    attention.check_response_size(100, 4.0, 1200, num_tokens=11)
+    with pytest.raises(RequestError) as caught:
+        attention.check_response_size(100, 4.0, 1200, num_tokens=12)
+    assert caught.value.param == "include"
+    with pytest.raises(RequestError, match="send fewer or shorter texts") as caught:
+        attention.check_response_size(0, 12.5, 1200, num_tokens=20)
+    assert (caught.value.param, caught.value.code) == ("input", "output_too_large")
+    assert "layers" not in caught.value.message

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from safetensors import safe_open
 from safetensors.numpy import load
 
-from service.engine.formats import EncodingFormat, native_json, native_safetensors, openai_json
+from service.engine.formats import EncodingFormat, native_json, native_safetensors, num_bytes, openai_json
 from service.engine.request import EncodedItem, EncodeResult, LayerAttention, Token
 from service.engine.vectors import finish
 
@@ -183,3 +183,32 @@ def test_zero_stays_zero_and_unnormalised_stays_as_it_is() -> None:
 
 def test_finished_vector_does_not_share_memory() -> None:
     assert not np.shares_memory(finish(EMBEDDING, False, 4), EMBEDDING)
+
+
+def test_a_large_answer_is_written_in_slices_that_join_to_the_same_json() -> None:
+    weights = RNG.random((2, 200, 201), dtype=np.float32)
+    tokens = tuple(Token(i, "cat", i, i + 1, False, i % 2) for i in range(9000))
+    long = RNG.random(40_000, dtype=np.float32)
+    item = EncodedItem(9, 9, False, embedding=long, tokens=tokens, attention=(LayerAttention(0, (0, 1), weights),))
+    (found,) = json.loads(native_json(EncodeResult([item], 9, "space"), "m", "float"))["data"]
+    assert np.array_equal(exact(found["attention"][0]["weights"]), weights)
+    assert np.array_equal(exact(found["embedding"]), long)
+    keys = ("id", "text", "start", "end", "special", "sequence")
+    assert found["tokens"] == [{key: getattr(token, key) for key in keys} for token in tokens]
+
+
+def test_many_items_are_written_like_few() -> None:
+    many = json.loads(native_json(EncodeResult([FULL, BARE] * 100, 5, "space"), "m", "float"))["data"]
+    few = json.loads(native_json(RESULT, "m", "float"))["data"]
+    assert many == [few[index % 2] | {"index": index} for index in range(200)]
+
+
+@pytest.mark.parametrize(("encoding_format", "bytes_per_value"), [("float", 12.5), ("base64", 5.4)])
+def test_the_size_of_an_answer_is_known_before_it_is_written(
+    encoding_format: EncodingFormat, bytes_per_value: float
+) -> None:
+    tokens = tuple(Token(4937, "cat", i, i + 3, False, 0) for i in range(1000))
+    outputs = RNG.standard_normal((1000, 8)).astype(np.float32)
+    result = EncodeResult([EncodedItem(1000, 1000, False, outputs=outputs, tokens=tokens)], 1000, "space")
+    written = len(native_json(result, "m", encoding_format))
+    assert num_bytes(result, bytes_per_value) == pytest.approx(written, rel=0.15)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.api.body import Body, parse
+from service.api.body import Body, parse, write
 from service.api.encode import EncodeBody
 from service.api.openai import EmbeddingsBody
+from service.engine.request import EncodedItem, EncodeResult
 from service.errors import RequestError
 
 JSON = {"content-type": "application/json"}
@@ -244,3 +247,24 @@ async def test_no_refusal_repeats_what_was_sent(client: httpx2.AsyncClient) -> N
             answer = await client.post(path, json=body)
             assert answer.status_code in (400, 404, 412), body
             assert secret not in answer.text, body
+
+
+@pytest.mark.parametrize(("num_values", "is_beside"), [(1000, False), (100_000, True)])
+async def test_a_large_answer_is_built_beside_the_event_loop(num_values: int, is_beside: bool) -> None:
+    item = EncodedItem(2, 2, False, embedding=np.zeros(num_values, dtype=np.float32))
+    threads: list[int] = []
+
+    def build() -> bytes:
+        threads.append(threading.get_ident())
+        return b"{}"
+
+    assert await write(build, EncodeResult([item], 2, "space"), "float") == b"{}"
+    assert (threads != [threading.get_ident()]) == is_beside
+
+
+async def test_a_large_body_is_read_like_a_small_one(client: httpx2.AsyncClient) -> None:
+    spaces = b" " * 300_000
+    answer = await post_raw(client, "/v1/tokenize", b'{"input":"cat \\ud83d"' + spaces + b"}")
+    assert [token["text"] for token in answer.json()["data"][0]["tokens"]] == ["[CLS]", "cat", "[SEP]"]
+    answer = await post_raw(client, "/v1/tokenize", b'{"input":3' + spaces + b"}")
+    check_error(answer, 400, param="input")

@@ -177,6 +177,8 @@ async def test_models_tell_what_is_served(client: httpx2.AsyncClient) -> None:
 async def test_health_tells_what_runs(client: httpx2.AsyncClient) -> None:
     assert (await client.get("/health/live")).json() == {"status": "live"}
     assert (await client.get("/health/ready")).json() == {"status": "ready"}
+    for path in ("/health/live", "/health/ready", "/health"):
+        assert (await client.head(path)).status_code == 200
     found = Health.model_validate_json((await client.get("/health")).content)
     assert (found.status, found.model, found.provider) == ("ready", "fake", "FakeProvider")
 
