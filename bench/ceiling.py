@@ -14,14 +14,13 @@ from itertools import cycle
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 
 from bench.texts import open_tokenizer
 from service.bundle import TOKENIZER, Bundle, open_bundle
 from service.engine.batch import Row, collate
 from service.engine.policy import CallQueue, Ticket
 from service.runners.cpus import usable_cpus
-from service.runners.ort import session_options
+from service.runners.ort import open_session
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,10 @@ class Ceiling:
         self._graph = self.bundle.manifest.graph("encode")
         self._max_call_tokens = max_call_tokens
         self._tokenizer = open_tokenizer(bundle_dir / TOKENIZER)
-        self._sessions = {threads: self._session(threads) for threads in {layout.num_threads for layout in layouts()}}
+        graph_file = self.bundle.file(self._graph.file)
+        self._sessions = {
+            threads: open_session(graph_file, threads) for threads in {layout.num_threads for layout in layouts()}
+        }
 
     def rows(self, texts: list[str]) -> list[Row]:
         """The texts, tokenised."""
@@ -79,15 +81,6 @@ class Ceiling:
         while tickets := loop.take():
             session.run(["pooled"], collate(self._graph, [ticket.row for ticket in tickets], pad_token_id=pad_token_id))
             loop.finish(tickets)
-
-    def _session(self, num_threads: int) -> ort.InferenceSession:
-        path = self.bundle.file(self._graph.file).resolve()
-        return ort.InferenceSession(
-            str(path),
-            sess_options=session_options(num_threads),
-            providers=["CPUExecutionProvider"],
-            disabled_optimizers=["SkipLayerNormFusion"],
-        )
 
     @staticmethod
     def _row(ids: list[int]) -> Row:

@@ -2,8 +2,6 @@
 
     ServiceError                 code, status, type, public message, param
     ├ RequestError          400  invalid value, too long, too many, bad id, unsupported task
-    │ ├ AuthError           401  no key, wrong key
-    │ ├ ForbiddenError      403  a key that is not the admin key
     │ ├ NotFoundError       404  unknown model or path
     │ ├ MethodError         405
     │ ├ SpaceMismatchError  412  the index was built in another vector space
@@ -62,26 +60,6 @@ class RequestError(ServiceError):
     status = 400
     type = "invalid_request_error"
     code = "invalid_value"
-
-
-class AuthError(RequestError):
-    """No key, or a wrong one."""
-
-    status = 401
-    type = "authentication_error"
-    code = "invalid_api_key"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"WWW-Authenticate": "Bearer"}
-
-
-class ForbiddenError(RequestError):
-    """A valid key without the right to do this."""
-
-    status = 403
-    type = "permission_error"
-    code = "not_admin"
 
 
 class NotFoundError(RequestError):

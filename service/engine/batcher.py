@@ -37,8 +37,6 @@ class Job:
     num_left: int
     results: list[RowResult]
     tickets: list[Ticket] = field(default_factory=list)
-    submitted_s: float = 0.0
-    started_s: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -68,23 +66,20 @@ class Batcher:
 
     # -- the event loop's side ------------------------------------------------------------------------------------
 
-    async def submit(self, rows: Sequence[Row]) -> tuple[list[RowResult], float, float]:
-        """Run rows and give their outputs in order, with the seconds spent waiting and running.
+    async def submit(self, rows: Sequence[Row]) -> list[RowResult]:
+        """Run rows and give their outputs in order.
 
         Raises RequestError, QueueFullError or NotReadyError before anything is queued, BackendError when a row fails.
         Cancelling drops what has not run.
         """
         loop = asyncio.get_running_loop()
-        job = Job(loop, loop.create_future(), len(rows), [{} for _ in rows], submitted_s=time.monotonic())
+        job = Job(loop, loop.create_future(), len(rows), [{} for _ in rows])
         self._admit(job, rows)
         try:
-            results = await job.done
+            return await job.done
         except BaseException:
             self._drop(job)
             raise
-        now = time.monotonic()
-        started_s = job.started_s or now
-        return results, started_s - job.submitted_s, now - started_s
 
     def _admit(self, job: Job, rows: Sequence[Row]) -> None:
         num_tokens = sum(row.length for row in rows)
@@ -173,12 +168,9 @@ class Batcher:
                     self._changed.wait()
             finally:
                 self._num_idle -= 1
-            now = time.monotonic()
             # From here on the rows are this worker's: whatever happens to it, `_bury` answers them.
-            call = self._running[index] = Call(tickets, now, sum(ticket.row.length for ticket in tickets))
-            for ticket in tickets:
-                job, _ = self._jobs[ticket]
-                job.started_s = job.started_s or now
+            num_tokens = sum(ticket.row.length for ticket in tickets)
+            call = self._running[index] = Call(tickets, time.monotonic(), num_tokens)
             return call
 
     def _run(self, call: Call, *, is_alone: bool) -> list[Outcome]:

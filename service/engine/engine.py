@@ -6,7 +6,6 @@ tokenize → select → check size → rows → batcher → finish. No branch on
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections.abc import Sequence
@@ -19,9 +18,9 @@ from service.engine import attention, batch
 from service.engine.batch import Row, RowResult
 from service.engine.batcher import Batcher, Outcome
 from service.engine.proof import GraphProofs
-from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, Input, Text, Timings
+from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, Input, Text
 from service.engine.tokenizer import Encoding, TextTokenizer
-from service.engine.vectors import finish
+from service.engine.vectors import finish, vector_space
 from service.errors import BackendError, DeadlineError, RequestError, SpaceMismatchError, StartupError
 from service.metrics import NO_OBSERVER, Observer
 from service.parity.probes import Probes, load_probes
@@ -91,17 +90,15 @@ class Engine:
 
     async def encode(self, request: EncodeRequest) -> EncodeResult:
         """Answer one request. Raises the errors of `service.errors`; all is checked before anything is queued."""
-        started_s = time.monotonic()
         space = self._check_space(request)
         role, outputs = self._graph_outputs(request)
         encodings = await self._tokenize(request, request.truncate or self.settings.truncate)
         self._check_size(request, encodings)
         rows = [_row(encoding, role, outputs) for encoding in encodings]
-        tokenized_s = time.monotonic() - started_s
-        results, queue_s, run_s = await self._run(rows)
+        results = await self._run(rows)
         items = [self._finish(request, *pair) for pair in zip(encodings, results, strict=True)]
         num_tokens = sum(len(encoding.ids) for encoding in encodings)
-        return EncodeResult(items, num_tokens, space, Timings(tokenized_s, queue_s, run_s))
+        return EncodeResult(items, num_tokens, space)
 
     async def tokenize(
         self,
@@ -190,7 +187,7 @@ class Engine:
         # Long texts would hold the event loop up; short ones cost less than a thread switch.
         return await asyncio.to_thread(encode) if self._tokenizer.is_costly(request.inputs) else encode()
 
-    async def _run(self, rows: Sequence[Row]) -> tuple[list[RowResult], float, float]:
+    async def _run(self, rows: Sequence[Row]) -> list[RowResult]:
         timeout_s = self.settings.request_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -211,6 +208,7 @@ class Engine:
                 code="attention_unavailable",
             )
         layers = attention.select_layers(request.attention, self.manifest.attention)
+        attention.select_heads(request.attention, self.manifest.attention)  # refused here, before anything is tokenised
         return "attend", (*outputs, *(f"attention.{layer}" for layer in layers))
 
     def _check_size(self, request: EncodeRequest, encodings: Sequence[Encoding]) -> None:
@@ -291,12 +289,3 @@ def _row(encoding: Encoding, role: Role, outputs: tuple[str, ...]) -> Row:
     if encoding.pooling_mask is not None:
         inputs["pooling_mask"] = encoding.pooling_mask
     return Row(inputs, len(encoding.ids), role, outputs)
-
-
-def vector_space(manifest: Manifest, normalize: bool | None, dimensions: int | None) -> str:
-    """The space of a reply's vectors: the bundle's own, or one derived from it when the request changes the vectors."""
-    is_normalized = manifest.embedding.normalize if normalize is None else normalize
-    if is_normalized == manifest.embedding.normalize and dimensions in (None, manifest.embedding.dim):
-        return manifest.embedding_space
-    dim = dimensions or manifest.embedding.dim
-    return hashlib.sha256(f"{manifest.embedding_space} normalize={is_normalized} dim={dim}".encode()).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from service.runners.base import Array
@@ -98,15 +98,6 @@ class EncodedItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Timings:
-    """Seconds spent by one request in each stage."""
-
-    tokenize_s: float
-    queue_s: float
-    run_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class EncodeResult:
     """The answer for a whole request, in the order of its inputs.
 
@@ -116,4 +107,3 @@ class EncodeResult:
     items: list[EncodedItem]
     num_tokens: int
     embedding_space: str
-    timings: Timings = field(default_factory=lambda: Timings(0.0, 0.0, 0.0))

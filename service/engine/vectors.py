@@ -1,9 +1,12 @@
-"""What is done to a vector on the host: cut to fewer dimensions, scaled to length 1."""
+"""What is done to a vector on the host: cut to fewer dimensions, scaled to length 1; and which space that puts it in."""
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
+from service.bundle import Manifest
 from service.runners.base import Array
 
 
@@ -19,3 +22,12 @@ def finish(vector: Array, normalize: bool, dimensions: int | None) -> Array:
     norm = np.sqrt(np.square(cut, dtype=np.float64).sum(axis=-1, keepdims=True))
     unit: Array = (cut / np.where(norm > 0, norm, 1.0)).astype(np.float32)
     return unit
+
+
+def vector_space(manifest: Manifest, normalize: bool | None, dimensions: int | None) -> str:
+    """The space of a reply's vectors: the bundle's own, or one derived from it when the request changes the vectors."""
+    is_normalized = manifest.embedding.normalize if normalize is None else normalize
+    if is_normalized == manifest.embedding.normalize and dimensions in (None, manifest.embedding.dim):
+        return manifest.embedding_space
+    dim = dimensions or manifest.embedding.dim
+    return hashlib.sha256(f"{manifest.embedding_space} normalize={is_normalized} dim={dim}".encode()).hexdigest()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import onnxruntime as ort
@@ -105,22 +106,25 @@ class OrtRunner:
             self._alone.clear()
 
     def _session(self, graph: GraphSpec, num_threads: int) -> ort.InferenceSession:
-        path = self._bundle.path.resolve() / graph.file
-        try:
-            session = ort.InferenceSession(
-                str(path),
-                sess_options=session_options(num_threads),
-                providers=[(provider, _PROVIDER_OPTIONS[provider]) for provider in self._providers],
-                # SkipLayerNormalization is slower on CPU than the Add and LayerNormalization that it replaces.
-                disabled_optimizers=["SkipLayerNormFusion"],
-            )
-        except Exception as error:
-            raise StartupError(f"{path}: ONNX Runtime cannot load the graph: {error}") from error
-        if session.get_providers()[0] != self._providers[0]:
-            raise StartupError(
-                f"{path}: asked for {self._providers[0]}, the session runs on {session.get_providers()[0]}"
-            )
-        return session
+        return open_session(self._bundle.path / graph.file, num_threads, self._providers)
+
+
+def open_session(path: Path, num_threads: int, providers: Sequence[str] = (_CPU,)) -> ort.InferenceSession:
+    """A session as the service runs it. Raises StartupError: not loadable, or not on the first provider."""
+    path = path.resolve()  # external data is looked for beside the real file
+    try:
+        session = ort.InferenceSession(
+            str(path),
+            sess_options=session_options(num_threads),
+            providers=[(provider, _PROVIDER_OPTIONS[provider]) for provider in providers],
+            # SkipLayerNormalization is slower on CPU than the Add and LayerNormalization that it replaces.
+            disabled_optimizers=["SkipLayerNormFusion"],
+        )
+    except Exception as error:
+        raise StartupError(f"{path}: ONNX Runtime cannot load the graph: {error}") from error
+    if session.get_providers()[0] != providers[0]:
+        raise StartupError(f"{path}: asked for {providers[0]}, the session runs on {session.get_providers()[0]}")
+    return session
 
 
 def session_options(num_threads: int) -> ort.SessionOptions:

@@ -68,9 +68,11 @@ def test_a_server_that_was_never_asked_for_attention_never_pays_for_it(minilm_bu
     with serving(tmp_path / "log", str(minilm_bundle)) as server:
         started = server.rss_mb
         server.post("/v1/embeddings", {"input": "hello"})
-        assert server.rss_mb - started < 30
-        assert "attend.onnx" not in server.log
+        used = server.rss_mb
+        assert used - started < 20
         _check_attention(server)
+        # Its packed weights alone take more: had the graph been there before, this would not grow.
+        assert server.rss_mb - used > 40
 
 
 def _check_attention(server: LiveServer) -> None:

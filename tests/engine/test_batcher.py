@@ -42,7 +42,7 @@ async def batcher(
 
 
 async def answers(made: Batcher, values: Sequence[int]) -> list[int]:
-    results, _, _ = await made.submit(rows(*values))
+    results = await made.submit(rows(*values))
     return [int(result["pooled"][0]) for result in results]
 
 

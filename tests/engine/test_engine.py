@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from service.bundle import Bundle
-from service.engine.engine import Engine, vector_space
+from service.engine.engine import Engine
 from service.engine.request import AttentionChoice, EncodeRequest, Text, TokenIds
+from service.engine.vectors import vector_space
 from service.errors import BackendError, DeadlineError, RequestError, SpaceMismatchError
 from service.parity.probes import Probes, make_probes
 from service.runners.base import Array, FakeRunner
@@ -169,40 +170,6 @@ async def test_a_request_past_its_deadline_is_answered_and_dropped(make_engine: 
     await engine.close(1)
 
 
-async def test_health_sees_a_stuck_call_and_its_end(make_engine: MakeEngine) -> None:
-    release = threading.Event()
-    engine = make_engine(FakeRunner(on_call=waits_for(release)), stuck_after_s=0.1)
-    assert engine.health().is_ready
-    stuck = asyncio.create_task(engine.encode(texts("cat")))
-    await asyncio.sleep(0.3)
-    health = engine.health()
-    assert not health.is_ready
-    assert health.reason is not None
-    assert "0.1 s" in health.reason
-    assert health.running_calls == 1
-    release.set()
-    await stuck
-    assert engine.health().is_ready
-    await engine.close(1)
-
-
-async def test_the_canary_finds_a_model_that_fails_and_one_that_recovers(make_engine: MakeEngine) -> None:
-    is_broken = True
-
-    def on_call(inputs: Mapping[str, Array]) -> None:
-        if is_broken:
-            raise RuntimeError("the device is gone")
-
-    engine = make_engine(FakeRunner(on_call=on_call), canary_interval_s=0.05)
-    watch = asyncio.create_task(engine.watch())
-    await _until(lambda: not engine.health().is_ready)
-    assert "canary failed" in str(engine.health().reason)
-    is_broken = False
-    await _until(lambda: engine.health().is_ready)
-    watch.cancel()
-    await engine.close(1)
-
-
 async def test_many_jobs_on_many_lengths_all_come_back_right(make_engine: MakeEngine) -> None:
     runner = FakeRunner(on_call=lambda inputs: time.sleep(0.001))
     engine = make_engine(runner)
@@ -214,12 +181,6 @@ async def test_many_jobs_on_many_lengths_all_come_back_right(make_engine: MakeEn
         assert vector[0] == len(text.split()) + 2
     assert len(runner.shapes) < 200
     await engine.close(1)
-
-
-async def _until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not is_true():  # noqa: ASYNC110 - what is waited for sets no event
-            await asyncio.sleep(0.01)
 
 
 async def test_a_prompt_for_token_ids_is_refused_not_ignored(tmp_path: Path) -> None:
@@ -277,27 +238,19 @@ async def test_a_bundle_without_attention_says_so(tmp_path: Path) -> None:
     await engine.close(1)
 
 
-async def test_a_good_call_after_a_failed_canary_is_proof_of_life(make_engine: MakeEngine) -> None:
-    is_broken = True
-
-    def on_call(inputs: Mapping[str, Array]) -> None:
-        if is_broken:
-            raise RuntimeError("a hiccup")
-
-    engine = make_engine(FakeRunner(on_call=on_call), canary_interval_s=0.2)
-    watch = asyncio.create_task(engine.watch())
-    await _until(lambda: not engine.health().is_ready)
-    watch.cancel()
-    is_broken = False
-    await engine.encode(texts("cat"))
-    assert engine.health().is_ready
-    await engine.close(1)
-
-
 async def test_a_list_of_tokens_over_the_limit_is_refused(make_engine: MakeEngine) -> None:
     engine = make_engine(max_response_bytes=1024)
     assert await engine.tokenize([Text("the cat")])
     with pytest.raises(RequestError, match="1024 bytes allowed") as error:
         await engine.tokenize([Text("dog " * 200)])
     assert error.value.code == "output_too_large"
+    await engine.close(1)
+
+
+async def test_a_bad_choice_of_heads_is_refused_before_anything_is_tokenised(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    request = texts("dog " * 200, include=frozenset({"attention"}), attention=AttentionChoice(heads=(9,)))
+    with pytest.raises(RequestError) as error:
+        await engine.encode(request)
+    assert error.value.param == "attention.heads"
     await engine.close(1)

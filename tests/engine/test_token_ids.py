@@ -12,16 +12,6 @@ from service.engine.tokenizer import TextTokenizer
 from tests.fixtures.texts import CLS, SEP, encode, make, refusal
 
 
-@pytest.fixture(scope="module")
-def bert(tiny_models: Path) -> Path:
-    return tiny_models / "bert_mean"
-
-
-@pytest.fixture(scope="module")
-def tiny(bert: Path) -> TextTokenizer:
-    return make(bert)
-
-
 def test_ids_are_used_verbatim(tiny: TextTokenizer) -> None:
     text = encode(tiny, Text("a cat is on the river bank"))[0]
     ids = encode(tiny, TokenIds(tuple(text.ids.tolist())), with_tokens=True)[0]

@@ -38,16 +38,6 @@ HARD_TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def bert(tiny_models: Path) -> Path:
-    return tiny_models / "bert_mean"
-
-
-@pytest.fixture(scope="module")
-def tiny(bert: Path) -> TextTokenizer:
-    return make(bert)
-
-
-@pytest.fixture(scope="module")
 def reference(bert: Path) -> Any:
     return AutoTokenizer.from_pretrained(bert)
 

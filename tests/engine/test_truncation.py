@@ -17,16 +17,6 @@ from service.engine.truncation import SPECIAL, kept_positions, share
 from tests.fixtures.texts import encode, make, refusal
 
 
-@pytest.fixture(scope="module")
-def bert(tiny_models: Path) -> Path:
-    return tiny_models / "bert_mean"
-
-
-@pytest.fixture(scope="module")
-def tiny(bert: Path) -> TextTokenizer:
-    return make(bert)
-
-
 @given(
     num_words=st.integers(0, 80),
     num_pair_words=st.none() | st.integers(0, 80),
