@@ -1,4 +1,4 @@
-"""What is done to a vector on the host: cut to fewer dimensions, scaled to length 1; and which space that puts it in."""
+"""What is done to a vector on the host, cut to fewer dimensions and scaled to length 1, and the space it is then in."""
 
 from __future__ import annotations
 
