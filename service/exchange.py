@@ -46,8 +46,8 @@ class Exchange:
     """One request, and what is learnt about it. Items, tokens and code are for the log line and the metrics."""
 
     __slots__ = (
-        "_is_gone", "_receive", "_send", "_watcher", "code", "has_attention", "headers", "is_draining", "num_items",
-        "num_tokens", "request_id", "route", "scope", "started_s", "status",
+        "_is_gone", "_receive", "_send", "_watcher", "code", "has_attention", "has_body", "headers", "is_draining",
+        "num_items", "num_tokens", "request_id", "route", "scope", "started_s", "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,28 +59,35 @@ class Exchange:
         self.status = 0
         self.code: str | None = None
         self.num_items = self.num_tokens = 0
-        self.has_attention = self.is_draining = False
+        self.has_attention = self.has_body = self.is_draining = False
         self._receive = receive
         self._send = send
         self._is_gone = False
         self._watcher: asyncio.Task[None] | None = None
 
-    async def read_body(self, *, max_bytes: int, timeout_s: float) -> bytes:
+    async def read_body(self, *, max_bytes: int) -> bytes:
         """The body, counted as it comes: a chunked one cannot slip past the limit.
 
-        Raises BodySizeError before the rest is read, DeadlineError when it does not come, ClientGoneError.
+        Raises BodySizeError before the rest is read, ClientGoneError.
         """
         declared = self.headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > max_bytes:
             raise BodySizeError(f"body: {max_bytes} bytes allowed, got {int(declared)}")
+        chunk, is_last = await self._chunk()
+        body = chunk if is_last and len(chunk) <= max_bytes else await self._read_rest(chunk, is_last, max_bytes)
+        self.has_body = True
+        return body
+
+    async def within(self, timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
+        """Await work for so long. Raises DeadlineError saying whether the body was what did not come."""
         try:
-            async with asyncio.timeout(timeout_s):
-                chunk, is_last = await self._chunk()
-                if is_last and len(chunk) <= max_bytes:
-                    return chunk
-                return await self._read_rest(bytearray(chunk), is_last, max_bytes)
+            async with asyncio.timeout(timeout_s) as timeout:
+                return await work
         except TimeoutError:
-            raise DeadlineError(f"{timeout_s:g} s allowed for a request, and its body is not complete") from None
+            if not timeout.expired():
+                raise
+            reason = "they are over" if self.has_body else "its body is not complete"
+            raise DeadlineError(f"{timeout_s:g} s allowed for a request, and {reason}") from None
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
         """Await work, and cancel it when the client leaves. Raises ClientGoneError."""
@@ -129,7 +136,8 @@ class Exchange:
             raise ClientGoneError
         return message.get("body", b""), not message.get("more_body", False)
 
-    async def _read_rest(self, body: bytearray, is_last: bool, max_bytes: int) -> bytes:
+    async def _read_rest(self, first: bytes, is_last: bool, max_bytes: int) -> bytes:
+        body = bytearray(first)
         while len(body) <= max_bytes:
             if is_last:
                 return bytes(body)

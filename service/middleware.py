@@ -65,7 +65,7 @@ class Front:
         engine = self._service.admit()
         self._service.num_in_flight += 1
         try:
-            reply = await endpoint(engine, exchange)
+            reply = await exchange.within(engine.settings.request_timeout_s, endpoint(engine, exchange))
             exchange.is_draining = self._service.is_draining
             await exchange.answer(reply)
         finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.fixtures.command import ROOT, export
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +22,14 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random two-layer model's bundle, proved against PyTorch."""
+    out = tmp_path_factory.mktemp("bundles") / "tiny"
+    export(str(tiny_models / "bert_mean"), "--out", str(out))
     return out
 
 

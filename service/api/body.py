@@ -106,8 +106,7 @@ def check_media_type(exchange: Exchange) -> None:
 async def read_model(exchange: Exchange, engine: Engine, model: type[Model]) -> Model:
     """Read the body and check it against the request model. Raises RequestError, BodySizeError, MediaTypeError."""
     check_media_type(exchange)
-    settings = engine.settings
-    body = await exchange.read_body(max_bytes=settings.max_body_bytes, timeout_s=settings.request_timeout_s)
+    body = await exchange.read_body(max_bytes=engine.settings.max_body_bytes)
     return await asyncio.to_thread(parse, body, model) if len(body) > _LARGE_BODY_BYTES else parse(body, model)
 
 

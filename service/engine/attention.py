@@ -1,4 +1,4 @@
-"""Which attention weights are computed, how they are reduced, and whether the answer would be too large.
+"""Which attention weights are computed, what the answer says of them, and whether it would be too large.
 
 Pure functions between a request's choice and the `attention.N` outputs of the `attend` graph.
 """
@@ -6,14 +6,12 @@ Pure functions between a request's choice and the `attention.N` outputs of the `
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from typing import Literal
 
 from service.bundle import AttentionSpec
 from service.engine.batch import RowResult
 from service.engine.request import AttentionChoice, LayerAttention
 from service.errors import RequestError
-from service.runners.base import Array
 
 _SAFETENSORS_BYTES_PER_VALUE = 4.0
 _SAFETENSORS_HINT = "ask /v1/encode for safetensors (Accept: application/vnd.safetensors, 4 bytes a value)"
@@ -39,19 +37,13 @@ def select_heads(choice: AttentionChoice, spec: AttentionSpec) -> tuple[int, ...
     return _checked("attention.heads", choice.heads, spec.heads)
 
 
-def reduce(result: RowResult, choice: AttentionChoice, spec: AttentionSpec) -> tuple[LayerAttention, ...]:
-    """The chosen heads of the chosen layers of one row.
+def name_layers(result: RowResult, choice: AttentionChoice, spec: AttentionSpec) -> tuple[LayerAttention, ...]:
+    """The chosen layers of one row, in the order asked.
 
-    result: `attention.N` `[heads, seq, seq]` float32 for each chosen layer.
-    -> weights `[chosen heads, seq, seq]` float32, `[1, seq, seq]` for `mean`.
+    result: `attention.N` `[chosen heads, seq, seq]` float32 for each chosen layer, `[1, seq, seq]` for `mean`.
     """
-    heads = select_heads(choice, spec)
-    return tuple(
-        _mean(layer, result[f"attention.{layer}"])
-        if choice.heads == "mean"
-        else LayerAttention(layer, heads, _pick(result[f"attention.{layer}"], heads))
-        for layer in select_layers(choice, spec)
-    )
+    heads: Literal["mean"] | tuple[int, ...] = "mean" if choice.heads == "mean" else select_heads(choice, spec)
+    return tuple(LayerAttention(layer, heads, result[f"attention.{layer}"]) for layer in select_layers(choice, spec))
 
 
 def num_values(choice: AttentionChoice, lengths: Sequence[int], spec: AttentionSpec) -> int:
@@ -92,11 +84,3 @@ def _checked(field: str, chosen: tuple[int, ...], size: int) -> tuple[int, ...]:
         repeated = next(number for number in chosen if chosen.count(number) > 1)
         raise RequestError(f"{field}: each number once, got {repeated} more than once", param=field)
     return chosen
-
-
-def _pick(weights: Array, heads: tuple[int, ...]) -> Array:
-    return weights if heads == tuple(range(len(weights))) else weights[list(heads)]
-
-
-def _mean(layer: int, weights: Array) -> LayerAttention:
-    return LayerAttention(layer, "mean", weights.mean(axis=0, keepdims=True, dtype=np.float32))

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from service.bundle import GraphSpec, Role, TensorSpec
 from service.runners.base import Array
+
+Heads = Literal["mean", "all"] | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +24,14 @@ class Row:
 
     inputs: `[seq]` arrays by the graph's input names; absent ones are filled by `collate`.
     outputs: names of the graph outputs wanted for this row.
+    heads: which heads of its attention weights are kept, and whether as their mean.
     """
 
     inputs: Mapping[str, Array]
     length: int
     role: Role
     outputs: tuple[str, ...]
+    heads: Heads = "all"
 
 
 RowResult = dict[str, Array]
@@ -55,19 +60,24 @@ def _stack(spec: TensorSpec, rows: Sequence[Row], shape: tuple[int, int], pad_to
 
 
 def split(graph: GraphSpec, rows: Sequence[Row], outputs: Mapping[str, Array]) -> list[RowResult]:
-    """Give each row its own outputs, padding cut off along every `seq` axis.
+    """Give each row its own outputs, padding cut off along every `seq` axis, attention weights as its `heads` say.
 
-    outputs: arrays by name, batch first. The results own their memory: no row keeps a whole batch alive.
+    outputs: arrays by name, batch first. The results own their memory: no row keeps a whole batch or more heads alive.
     """
     return [
-        {name: _cut(graph.output(name), outputs[name][index], row.length) for name in row.outputs}
+        {name: _own(graph.output(name), outputs[name][index], row) for name in row.outputs}
         for index, row in enumerate(rows)
     ]
 
 
-def _cut(spec: TensorSpec, values: Array, length: int) -> Array:
-    region = tuple(slice(length) if axis == "seq" else slice(None) for axis in spec.axes[1:])
-    return np.array(values[region])
+def _own(spec: TensorSpec, values: Array, row: Row) -> Array:
+    real = values[tuple(slice(row.length) if axis == "seq" else slice(None) for axis in spec.axes[1:])]
+    if spec.meaning != "attention" or row.heads == "all":
+        return real.copy()
+    if row.heads == "mean":
+        mean: Array = real.mean(axis=0, keepdims=True, dtype=np.float32)
+        return mean
+    return real[list(row.heads)]
 
 
 def is_finite(result: RowResult) -> bool:

@@ -15,13 +15,13 @@ import numpy as np
 
 from service.bundle import PROBES, TOKENIZER, Bundle, Manifest, Role
 from service.engine import attention, batch
-from service.engine.batch import Row, RowResult
+from service.engine.batch import Heads, Row, RowResult
 from service.engine.batcher import Batcher, Outcome
 from service.engine.proof import GraphProofs
 from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, Input, Text
 from service.engine.tokenizer import Encoding, TextTokenizer
 from service.engine.vectors import finish, vector_space
-from service.errors import BackendError, DeadlineError, RequestError, SpaceMismatchError, StartupError
+from service.errors import BackendError, RequestError, SpaceMismatchError, StartupError
 from service.metrics import NO_OBSERVER, Observer
 from service.parity.probes import Probes, load_probes
 from service.runners.base import Runner, RunnerInfo
@@ -89,13 +89,16 @@ class Engine:
         return engine
 
     async def encode(self, request: EncodeRequest) -> EncodeResult:
-        """Answer one request. Raises the errors of `service.errors`; all is checked before anything is queued."""
+        """Answer one request. Raises the errors of `service.errors`; all is checked before anything is queued.
+
+        Nothing is run for a request that includes tokens alone. Cancelling drops what has not run.
+        """
         space = self._check_space(request)
         role, outputs = self._graph_outputs(request)
         encodings = await self._tokenize(request, request.truncate or self.settings.truncate)
         self._check_size(request, encodings)
-        rows = [_row(encoding, role, outputs) for encoding in encodings]
-        results = await self._run(rows)
+        rows = [_row(encoding, role, outputs, request.attention.heads) for encoding in encodings]
+        results = await self._batcher.submit(rows) if outputs else [{} for _ in rows]
         items = [self._finish(request, *pair) for pair in zip(encodings, results, strict=True)]
         num_tokens = sum(len(encoding.ids) for encoding in encodings)
         return EncodeResult(items, num_tokens, space)
@@ -173,34 +176,34 @@ class Engine:
         if request.prompt_name is not None and not all(isinstance(item, Text) for item in request.inputs):
             raise RequestError("prompt_name: a prompt goes before text, token ids were given", param="prompt_name")
         prompt = self._tokenizer.resolve_prompt(request.prompt_name)
+        has_tokens = "tokens" in request.include
 
         def encode() -> list[Encoding]:
-            return self._tokenizer.encode(
+            encodings: list[Encoding] = []
+            num_tokens = 0
+            for encoding in self._tokenizer.encode(
                 request.inputs,
                 truncate=truncate,
                 prompt=prompt,
                 add_special_tokens=request.add_special_tokens,
-                with_tokens="tokens" in request.include,
+                with_tokens=has_tokens,
                 param=request.param,
-            )
+            ):
+                encodings.append(encoding)
+                num_tokens += len(encoding.ids)
+                if has_tokens:  # with no limit on their length, the answer's own is what ends a list of long texts
+                    attention.check_response_size(0, 0, self.settings.max_response_bytes, num_tokens=num_tokens)
+            return encodings
 
         # Long texts would hold the event loop up; short ones cost less than a thread switch.
         return await asyncio.to_thread(encode) if self._tokenizer.is_costly(request.inputs) else encode()
-
-    async def _run(self, rows: Sequence[Row]) -> list[RowResult]:
-        timeout_s = self.settings.request_timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._batcher.submit(rows)
-        except TimeoutError:
-            raise DeadlineError(f"{timeout_s:g} s allowed for a request, and they are over") from None
 
     def _graph_outputs(self, request: EncodeRequest) -> tuple[Role, tuple[str, ...]]:
         outputs = ["pooled"] if "embedding" in request.include else []
         if "outputs" in request.include:
             outputs.append("token_embeddings")
         if "attention" not in request.include:
-            return "encode", tuple(outputs) or ("pooled",)
+            return "encode", tuple(outputs)
         if not any(graph.role == "attend" for graph in self.manifest.graphs):
             raise RequestError(
                 "include: this bundle has no graph that gives attention; export the model again to have one",
@@ -237,7 +240,7 @@ class Engine:
             embedding=finish(result["pooled"], normalize, request.dimensions) if "embedding" in include else None,
             outputs=result["token_embeddings"] if "outputs" in include else None,
             tokens=self._tokenizer.tokens(encoding) if "tokens" in include else None,
-            attention=attention.reduce(result, request.attention, self.manifest.attention)
+            attention=attention.name_layers(result, request.attention, self.manifest.attention)
             if "attention" in include
             else None,
         )
@@ -284,8 +287,8 @@ class Engine:
         return Row({"input_ids": ids}, length, "encode", ("pooled",))
 
 
-def _row(encoding: Encoding, role: Role, outputs: tuple[str, ...]) -> Row:
+def _row(encoding: Encoding, role: Role, outputs: tuple[str, ...], heads: Heads) -> Row:
     inputs = {"input_ids": encoding.ids, "token_type_ids": encoding.type_ids}
     if encoding.pooling_mask is not None:
         inputs["pooling_mask"] = encoding.pooling_mask
-    return Row(inputs, len(encoding.ids), role, outputs)
+    return Row(inputs, len(encoding.ids), role, outputs, heads)

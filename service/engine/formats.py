@@ -15,7 +15,7 @@ import orjson
 from safetensors.numpy import save
 
 from service.engine.attention import BYTES_PER_TOKEN
-from service.engine.request import EncodedItem, EncodeResult, Include, LayerAttention, Token
+from service.engine.request import EncodedItem, EncodeResult, Include, LayerAttention, Token, TokenList
 from service.runners.base import Array
 
 EncodingFormat = Literal["float", "base64"]
@@ -94,9 +94,9 @@ def _fields(item: EncodedItem, pack: Callable[[Array], Any] | None) -> Json:
     return fields
 
 
-def _token_list(tokens: tuple[Token, ...]) -> Any:
+def _token_list(tokens: TokenList) -> Any:
     # Offsets of a pair start anew in its second text: only there a token must say which one it is of.
-    has_pair = any(token.sequence == 1 for token in tokens)
+    has_pair = tokens.has_pair
 
     def written(start: int) -> list[Json]:
         part = tokens[start : start + _SLICE_TOKENS]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
 
+from service.engine.batch import Heads
+from service.engine.truncation import SPECIAL
 from service.runners.base import Array
 from service.settings import Truncate
+
+ABSENT = -1  # in a column of offsets
 
 Include = Literal["embedding", "tokens", "outputs", "attention"]
 
@@ -35,7 +39,7 @@ class AttentionChoice:
     """Which weights: layer numbers from 0 (`last`, `all`), head numbers from 0 (`mean`, `all`)."""
 
     layers: Literal["last", "all"] | tuple[int, ...] = "last"
-    heads: Literal["mean", "all"] | tuple[int, ...] = "all"
+    heads: Heads = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,50 @@ class Token:
     sequence: int | None = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenList(Sequence[Token]):
+    """The tokens of one item, kept as columns: a text of a million tokens is no million objects until it is written.
+
+    ids: `[seq]` int64. offsets: `[seq, 2]` int64, `ABSENT` = none. sequences: `[seq]` int64, as `truncation` has them.
+    to_text: the tokenizer's own string of an id, None for an id it does not know.
+    """
+
+    ids: Array
+    offsets: Array
+    sequences: Array
+    to_text: Callable[[int], str | None]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> Token: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Token]: ...
+    def __getitem__(self, index: int | slice) -> Token | list[Token]:
+        if isinstance(index, slice):
+            columns = (values[index].tolist() for values in (self.ids, self.offsets, self.sequences))
+            return [self._token(*row) for row in zip(*columns, strict=True)]
+        return self._token(int(self.ids[index]), self.offsets[index].tolist(), int(self.sequences[index]))
+
+    @property
+    def has_pair(self) -> bool:
+        """True when some token is of a pair's second text."""
+        return bool((self.sequences == 1).any())
+
+    def _token(self, token_id: int, offsets: list[int], sequence: int) -> Token:
+        start, end = (None if offset == ABSENT else offset for offset in offsets)
+        is_special = sequence == SPECIAL
+        return Token(
+            id=token_id,
+            text=self.to_text(token_id) or "",
+            start=start,
+            end=end,
+            special=is_special,
+            sequence=None if is_special else sequence,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class LayerAttention:
     """Weights of one layer. weights: `[heads, seq, seq]` float32; one averaged matrix when heads is `mean`."""
@@ -93,7 +141,7 @@ class EncodedItem:
     truncated: bool
     embedding: Array | None = None
     outputs: Array | None = None
-    tokens: tuple[Token, ...] | None = None
+    tokens: TokenList | None = None
     attention: tuple[LayerAttention, ...] | None = None
 
 

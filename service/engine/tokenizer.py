@@ -16,7 +16,7 @@ import numpy as np
 import tokenizers
 
 from service.bundle import TextSpec
-from service.engine.request import Input, Text, Token
+from service.engine.request import ABSENT, Input, Text, TokenList
 from service.engine.token_ids import Place, check_frame, check_range, find_frame
 from service.engine.truncation import SPECIAL, kept_positions
 from service.errors import RequestError, StartupError
@@ -26,7 +26,9 @@ from service.settings import Truncate
 # About 2 ms of tokenising: above it a thread switch costs less than a held-up event loop.
 COSTLY_CHARS = 8_192
 
-_NONE = -1
+# The library's own form of a token takes ten times the room of ours: so much text has that form at a time.
+_CHARS_AT_ONCE = 262_144
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -109,8 +111,8 @@ class TextTokenizer:
         add_special_tokens: bool,
         with_tokens: bool,
         param: str,
-    ) -> list[Encoding]:
-        """Turn inputs into encodings, in order; one bad input refuses them all.
+    ) -> Iterator[Encoding]:
+        """Turn inputs into encodings, one after the other; a bad input ends it, those checked at once before the first.
 
         prompt: goes before each text (before the first of a pair), never before token ids.
         add_special_tokens: frame token ids by the template; texts always are. with_tokens: keep what `tokens` needs.
@@ -120,35 +122,22 @@ class TextTokenizer:
         for item, place in zip(inputs, places, strict=True):
             self._check(item, place, is_framed_here=add_special_tokens)
         found = self._tokenize([item for item in inputs if isinstance(item, Text)], prompt, with_tokens=with_tokens)
-        encodings = []
         for item, place in zip(inputs, places, strict=True):
             if isinstance(item, Text):
                 full, sequences = self._from_text(next(found), prompt, with_tokens=with_tokens)
             else:
                 ids = self._frame.around(item.ids) if add_special_tokens else item.ids
                 full, sequences = self._from_ids(ids, with_tokens=with_tokens)
-            encodings.append(self._fit(full, sequences, truncate, place))
-        return encodings
+            yield self._fit(full, sequences, truncate, place)
 
-    def tokens(self, encoding: Encoding) -> tuple[Token, ...]:
+    def tokens(self, encoding: Encoding) -> TokenList:
         """The tokens of an encoding that was made with `with_tokens`.
 
         text: the tokenizer's own string, empty for an id it does not know. Token ids have no offsets.
         """
         if encoding.offsets is None or encoding.sequences is None:
             raise ValueError("the encoding was made without tokens")
-        columns = (encoding.ids.tolist(), encoding.offsets.tolist(), encoding.sequences.tolist())
-        return tuple(self._token(*row) for row in zip(*columns, strict=True))
-
-    def _token(self, token_id: int, offsets: list[int], sequence: int) -> Token:
-        return Token(
-            id=token_id,
-            text=self._tokenizer.id_to_token(token_id) or "",
-            start=None if offsets[0] == _NONE else offsets[0],
-            end=None if offsets[1] == _NONE else offsets[1],
-            special=sequence == SPECIAL,
-            sequence=None if sequence == SPECIAL else sequence,
-        )
+        return TokenList(encoding.ids, encoding.offsets, encoding.sequences, self._tokenizer.id_to_token)
 
     def _check(self, item: Input, place: Place, *, is_framed_here: bool) -> None:
         if isinstance(item, Text):
@@ -161,13 +150,15 @@ class TextTokenizer:
             check_frame(item.ids, self._frame, place)
 
     def _tokenize(self, items: Sequence[Text], prompt: str, *, with_tokens: bool) -> Iterator[tokenizers.Encoding]:
-        texts = [
-            prompt + _clean(item.text) if item.pair is None else (prompt + _clean(item.text), _clean(item.pair))
-            for item in items
-        ]
         # Only the batch calls free the GIL; the fast one leaves offsets out.
         run = self._tokenizer.encode_batch if with_tokens else self._tokenizer.encode_batch_fast
-        return iter(run(texts))
+        for part in _parts(items):
+            yield from run(
+                [
+                    prompt + _clean(item.text) if item.pair is None else (prompt + _clean(item.text), _clean(item.pair))
+                    for item in part
+                ]
+            )
 
     def _from_text(
         self, found: tokenizers.Encoding, prompt: str, *, with_tokens: bool
@@ -199,7 +190,7 @@ class TextTokenizer:
         if with_tokens:
             is_special = np.isin(full.ids, self._frame.prefix + self._frame.suffix)
             numbers = np.where(is_special, SPECIAL, np.zeros_like(full.ids))
-            full = replace(full, offsets=np.full((len(ids), 2), _NONE, dtype=np.int64), sequences=numbers)
+            full = replace(full, offsets=np.full((len(ids), 2), ABSENT, dtype=np.int64), sequences=numbers)
         return full, sequences
 
     def _fit(self, full: Encoding, sequences: Callable[[], Array], truncate: Truncate | None, place: Place) -> Encoding:
@@ -240,6 +231,19 @@ def _load(path: Path) -> tokenizers.Tokenizer:
     return tokenizer
 
 
+def _parts(items: Sequence[Text]) -> Iterator[list[Text]]:
+    part: list[Text] = []
+    num_chars = 0
+    for item in items:
+        part.append(item)
+        num_chars += len(item.text) + len(item.pair or "")
+        if num_chars > _CHARS_AT_ONCE:
+            yield part
+            part, num_chars = [], 0
+    if part:
+        yield part
+
+
 def _clean(text: str) -> str:
     """Half an emoji, which some clients send, becomes U+FFFD: one code point for one, so offsets hold."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
@@ -251,5 +255,5 @@ def _offsets_as_sent(found: tokenizers.Encoding, sequences: Array, num_prompt_ch
     offsets[sequences == 0] -= num_prompt_chars
     is_prompt = (sequences == 0) & (offsets[:, 1] <= 0) & (num_prompt_chars > 0)
     np.maximum(offsets, 0, out=offsets)  # a token that begins in the prompt begins where the text does
-    offsets[is_prompt | (sequences == SPECIAL)] = _NONE
+    offsets[is_prompt | (sequences == SPECIAL)] = ABSENT
     return offsets

@@ -1,7 +1,8 @@
 """ONNX Runtime: one session per graph and thread layout, checked against the manifest before its first call.
 
 Threads: calls under load share one single-threaded session, each worker thread computing on its own core; a call that
-is alone uses a second session over the same mapped weights with every core. Spinning pools are stopped between calls.
+is alone uses a second session over the same mapped weights with every core, whose threads spin between the operators
+of the call, and never between calls.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class OrtRunner:
             session = self._session(graph, 1)
             check_session(graph, session)
             has_second = self._num_threads > 1 and self._providers[0] == _CPU
-            self._alone[role] = self._session(graph, self._num_threads) if has_second else session
+            self._alone[role] = self._session(graph, self._num_threads, is_spinning=True) if has_second else session
             self._shared[role] = session
 
     def run(
@@ -105,17 +106,23 @@ class OrtRunner:
             self._shared.clear()
             self._alone.clear()
 
-    def _session(self, graph: GraphSpec, num_threads: int) -> ort.InferenceSession:
-        return open_session(self._bundle.path / graph.file, num_threads, self._providers)
+    def _session(self, graph: GraphSpec, num_threads: int, *, is_spinning: bool = False) -> ort.InferenceSession:
+        path = self._bundle.path / graph.file
+        return open_session(path, num_threads, providers=self._providers, is_spinning=is_spinning)
 
 
-def open_session(path: Path, num_threads: int, providers: Sequence[str] = (_CPU,)) -> ort.InferenceSession:
-    """A session as the service runs it. Raises StartupError: not loadable, or not on the first provider."""
+def open_session(
+    path: Path, num_threads: int, *, providers: Sequence[str] = (_CPU,), is_spinning: bool = False
+) -> ort.InferenceSession:
+    """A session as the service runs it. Raises StartupError: not loadable, or not on the first provider.
+
+    is_spinning: threads wait for the next operator of a call awake: for calls that have the machine to themselves.
+    """
     path = path.resolve()  # external data is looked for beside the real file
     try:
         session = ort.InferenceSession(
             str(path),
-            sess_options=session_options(num_threads),
+            sess_options=session_options(num_threads, is_spinning=is_spinning),
             providers=[(provider, _PROVIDER_OPTIONS[provider]) for provider in providers],
             # SkipLayerNormalization is slower on CPU than the Add and LayerNormalization that it replaces.
             disabled_optimizers=["SkipLayerNormFusion"],
@@ -127,14 +134,14 @@ def open_session(path: Path, num_threads: int, providers: Sequence[str] = (_CPU,
     return session
 
 
-def session_options(num_threads: int) -> ort.SessionOptions:
-    """Options of every CPU session: no spinning, no log but errors."""
+def session_options(num_threads: int, *, is_spinning: bool = False) -> ort.SessionOptions:
+    """Options of every CPU session: no spinning between calls, no log but errors."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if is_spinning else "0")
     return options
 
 

@@ -16,9 +16,9 @@ WORDS = "hello world cat dog red blue fast slow good bad river bank music train"
 
 
 @pytest.mark.slow
-def test_a_thousand_long_texts_in_one_call_stay_within_600_mb(tiny_models: Path, tmp_path: Path) -> None:
+def test_a_thousand_long_texts_in_one_call_stay_within_600_mb(mid_bundle: Path, tmp_path: Path) -> None:
     texts = [" ".join(random.Random(seed).choices(WORDS, k=498)) for seed in range(1000)]
-    with serving(tmp_path / "log", str(tiny_models / "mid")) as server:
+    with serving(tmp_path / "log", str(mid_bundle)) as server:
         server.post("/v1/embeddings", {"input": "hello"})
         idle, peak, done = server.rss_mb, 0.0, threading.Event()
 

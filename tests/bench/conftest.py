@@ -1,28 +1,12 @@
-"""A tiny bundle to measure, and a server that costs nothing."""
+"""A server that costs nothing."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
-
-from tests.conftest import ROOT
-
-
-@pytest.fixture(scope="session")
-def tiny_bundle(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model's bundle."""
-    out = tmp_path_factory.mktemp("bundles") / "tiny"
-    code = "import sys; sys.modules['torch'] = None; from qkv.__main__ import main; main()"
-    words = ["export", str(tiny_models / "bert_mean"), "--out", str(out), "--unproved"]
-    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return out
 
 
 class Echo(BaseHTTPRequestHandler):

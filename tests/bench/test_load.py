@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from bench.load import Job, run
-from tests.conftest import ROOT
+from tests.fixtures.command import ROOT
 
 
 def job(port: int) -> Job:

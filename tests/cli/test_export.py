@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from service.bundle import MANIFEST, WEIGHTS, read_manifest, sha256_file
-from tests.cli.conftest import Run
+from tests.fixtures.command import Run
 
 
 def test_export_proves_against_pytorch_and_prints_the_worst_cases(qkv: Run, tiny_models: Path, tmp_path: Path) -> None:
@@ -55,17 +55,19 @@ def test_export_without_onnx_says_what_to_install(qkv: Run, tmp_path: Path) -> N
     assert "qkv[export]" in done.stderr
 
 
-def test_parity_passes_and_names_the_worst_case_of_each_gate(qkv: Run, bundle: Path) -> None:
-    done = qkv("parity", str(bundle))
+def test_parity_passes_and_names_the_worst_case_of_each_gate(qkv: Run, tiny_bundle: Path) -> None:
+    done = qkv("parity", str(tiny_bundle))
     assert done.returncode == 0, done.stdout + done.stderr
     for gate in ("token_embeddings", "pooled", "attention", "alone", "padded", "permuted"):
         assert gate in done.stdout
     assert "proved" in done.stdout
 
 
-def test_parity_fails_on_weights_that_were_changed_and_sealed_again(qkv: Run, bundle: Path, tmp_path: Path) -> None:
+def test_parity_fails_on_weights_that_were_changed_and_sealed_again(
+    qkv: Run, tiny_bundle: Path, tmp_path: Path
+) -> None:
     changed = tmp_path / "changed"
-    shutil.copytree(bundle, changed)
+    shutil.copytree(tiny_bundle, changed)
     weights = load_file(changed / WEIGHTS)
     (name,) = [name for name in weights if name.endswith("word_embeddings.weight")]
     # Rewritten in place: the graphs point at byte offsets of this file.
@@ -82,23 +84,23 @@ def test_parity_fails_on_weights_that_were_changed_and_sealed_again(qkv: Run, bu
     assert "Traceback" not in done.stderr
 
 
-def test_parity_without_torch_says_what_to_install(qkv: Run, bundle: Path) -> None:
-    done = qkv("parity", str(bundle), blocked=("torch",))
+def test_parity_without_torch_says_what_to_install(qkv: Run, tiny_bundle: Path) -> None:
+    done = qkv("parity", str(tiny_bundle), blocked=("torch",))
     assert done.returncode == 1
     assert done.stderr.strip() == "qkv: parity compares with PyTorch, which is not installed: pip install 'qkv[torch]'"
 
 
-def test_models_lists_what_is_whole(qkv: Run, bundle: Path) -> None:
-    done = qkv("models", str(bundle.parent))
+def test_models_lists_what_is_whole(qkv: Run, tiny_bundle: Path) -> None:
+    done = qkv("models", str(tiny_bundle.parent))
     assert done.returncode == 0
-    for word in ("bert_mean", "bert", "32", "64", "float32", "none", "verified"):
+    for word in ("bert_mean", "bert", "32", "64", "float32", "pytorch", "verified"):
         assert word in done.stdout
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "encode.onnx", "weights.safetensors"])
-def test_models_shows_the_fault_of_a_changed_file(qkv: Run, bundle: Path, tmp_path: Path, name: str) -> None:
+def test_models_shows_the_fault_of_a_changed_file(qkv: Run, tiny_bundle: Path, tmp_path: Path, name: str) -> None:
     changed = tmp_path / "changed"
-    shutil.copytree(bundle, changed)
+    shutil.copytree(tiny_bundle, changed)
     content = bytearray((changed / name).read_bytes())
     content[len(content) // 2] ^= 1
     (changed / name).write_bytes(content)
@@ -108,11 +110,11 @@ def test_models_shows_the_fault_of_a_changed_file(qkv: Run, bundle: Path, tmp_pa
     assert name in done.stdout.replace("\n", "")
 
 
-def test_models_lists_a_broken_bundle_beside_a_good_one(qkv: Run, bundle: Path, tmp_path: Path) -> None:
+def test_models_lists_a_broken_bundle_beside_a_good_one(qkv: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     for name in ("broken", "good"):
-        shutil.copytree(bundle, tmp_path / name)
+        shutil.copytree(tiny_bundle, tmp_path / name)
     (tmp_path / "broken" / "tokenizer.json").unlink()
-    done = qkv("models", str(tmp_path))
+    done = qkv("models", str(tmp_path), COLUMNS="240")
     assert done.returncode == 1
     assert done.stdout.count("verified") == 1
     assert "tokenizer.json: missing" in done.stdout

@@ -15,8 +15,7 @@ import pytest
 from qkv.cache import cache_dir, cache_key
 from service.errors import StartupError
 from service.runners.runtimes import check_runtimes
-from tests.cli.conftest import Run
-from tests.conftest import ROOT
+from tests.fixtures.command import ROOT, Run
 from tests.fixtures.live import serving, spawn
 
 MAX_REFUSAL_S = 10.0
@@ -42,16 +41,16 @@ def test_a_bad_path_is_refused_in_one_line(qkv: Run, tmp_path: Path, words: list
     assert len(done.stderr.splitlines()) == 1, "the port was opened, or a traceback was printed"
 
 
-def test_a_bad_setting_is_refused_in_one_line(qkv: Run, bundle: Path) -> None:
-    done = qkv("serve", str(bundle), QKV_MAX_ITEMS="0", QKV_PROT="1")
+def test_a_bad_setting_is_refused_in_one_line(qkv: Run, tiny_bundle: Path) -> None:
+    done = qkv("serve", str(tiny_bundle), QKV_MAX_ITEMS="0", QKV_PROT="1")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "QKV_PROT" in done.stderr
 
 
-def test_a_taken_port_is_refused_by_name(qkv: Run, bundle: Path) -> None:
+def test_a_taken_port_is_refused_by_name(qkv: Run, tiny_bundle: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = qkv("serve", str(bundle), "--port", str(port))
+        done = qkv("serve", str(tiny_bundle), "--port", str(port))
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
 
@@ -71,9 +70,9 @@ def test_no_runtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         check_runtimes()
 
 
-def test_a_damaged_bundle_ends_the_process(bundle: Path, tmp_path: Path) -> None:
+def test_a_damaged_bundle_ends_the_process(tiny_bundle: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
-    shutil.copytree(bundle, damaged)
+    shutil.copytree(tiny_bundle, damaged)
     (damaged / "tokenizer.json").unlink()
     started_s = time.monotonic()
     server = spawn(tmp_path / "log", str(damaged), env={"PYTHONPATH": str(ROOT)})

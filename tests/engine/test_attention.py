@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.bundle import AttentionSpec
+from service.bundle import AttentionSpec, GraphSpec, TensorSpec
 from service.engine import attention
-from service.engine.batch import RowResult
-from service.engine.request import AttentionChoice
+from service.engine.batch import Row, RowResult, split
+from service.engine.request import AttentionChoice, LayerAttention
 from service.errors import RequestError
+from tests.fixtures.fakes import fake_manifest
 
 SPEC = AttentionSpec(layers=3, heads=4, head_dim=8)
 
@@ -23,9 +24,30 @@ head_choices = st.sampled_from(["mean", "all"]) | st.permutations(range(4)).flat
 )
 
 
-def row(length: int, seed: int = 0) -> RowResult:
+def make_graph() -> GraphSpec:
+    axes = ("batch", 4, "seq", "seq")
+    outputs = [TensorSpec(name=f"attention.{n}", dtype="float32", axes=axes, meaning="attention") for n in range(3)]
+    return fake_manifest().graph("attend").model_copy(update={"outputs": tuple(outputs)})
+
+
+GRAPH = make_graph()
+
+
+def weights(length: int, seed: int = 0) -> RowResult:
     rng = np.random.default_rng(seed)
     return {f"attention.{n}": rng.random((4, length, length), dtype=np.float32) for n in range(3)}
+
+
+def layers_of(result: RowResult, choice: AttentionChoice, *, padding: int = 2) -> tuple[LayerAttention, ...]:
+    """What a row with these weights is answered, when a longer neighbour shared its call."""
+    length = len(result["attention.0"][0])
+    names = tuple(f"attention.{layer}" for layer in attention.select_layers(choice, SPEC))
+    rows = [Row({}, length, "attend", names, choice.heads), Row({}, length + padding, "attend", names)]
+    around = ((0, 0), (0, padding), (0, padding))
+    arrays = {name: np.stack([np.pad(result[name], around), np.ones((4, *[length + padding] * 2))]) for name in names}
+    first, _ = split(GRAPH, rows, arrays)
+    assert all(values.base is None for values in first.values()), "a row must not keep its whole batch alive"
+    return attention.name_layers(first, choice, SPEC)
 
 
 @pytest.mark.parametrize(("layers", "expected"), [("last", (2,)), ("all", (0, 1, 2)), ((1,), (1,)), ((2, 0), (2, 0))])
@@ -47,20 +69,18 @@ def test_bad_choice_names_field_range_and_value(field: str, numbers: tuple[int, 
     assert shown in caught.value.message
     if shown != "1 more than once":
         assert f"0…{2 if field == 'layers' else 3}" in caught.value.message
-    with pytest.raises(RequestError):
-        attention.reduce(row(3), choice, SPEC)
 
 
 def test_all_heads_are_passed_through() -> None:
-    result = row(5)
-    (last,) = attention.reduce(result, AttentionChoice(), SPEC)
+    result = weights(5)
+    (last,) = layers_of(result, AttentionChoice())
     assert (last.layer, last.heads) == (2, (0, 1, 2, 3))
     assert np.array_equal(last.weights, result["attention.2"])
 
 
 def test_chosen_heads_come_in_the_order_asked() -> None:
-    result = row(5)
-    layers = attention.reduce(result, AttentionChoice(layers=(2, 0), heads=(3, 1)), SPEC)
+    result = weights(5)
+    layers = layers_of(result, AttentionChoice(layers=(2, 0), heads=(3, 1)))
     assert [layer.layer for layer in layers] == [2, 0]
     for layer in layers:
         assert layer.heads == (3, 1)
@@ -68,8 +88,8 @@ def test_chosen_heads_come_in_the_order_asked() -> None:
 
 
 def test_mean_is_one_averaged_matrix() -> None:
-    result = row(5)
-    (layer,) = attention.reduce(result, AttentionChoice(heads="mean"), SPEC)
+    result = weights(5)
+    (layer,) = layers_of(result, AttentionChoice(heads="mean"))
     assert layer.heads == "mean"
     assert layer.weights.shape == (1, 5, 5)
     assert layer.weights.dtype == np.float32
@@ -77,11 +97,9 @@ def test_mean_is_one_averaged_matrix() -> None:
 
 
 @given(layer_choices, head_choices, st.lists(st.integers(1, 6), min_size=1, max_size=4))
-def test_num_values_is_what_reduce_gives(layers: Any, heads: Any, lengths: list[int]) -> None:
+def test_num_values_is_what_is_answered(layers: Any, heads: Any, lengths: list[int]) -> None:
     choice = AttentionChoice(layers=layers, heads=heads)
-    given_values = sum(
-        layer.weights.size for length in lengths for layer in attention.reduce(row(length), choice, SPEC)
-    )
+    given_values = sum(layer.weights.size for length in lengths for layer in layers_of(weights(length), choice))
     assert attention.num_values(choice, lengths, SPEC) == given_values
 
 

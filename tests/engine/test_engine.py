@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from service.bundle import Bundle
 from service.engine.engine import Engine
 from service.engine.request import AttentionChoice, EncodeRequest, Text, TokenIds
 from service.engine.vectors import vector_space
-from service.errors import BackendError, DeadlineError, RequestError, SpaceMismatchError
+from service.errors import BackendError, RequestError, SpaceMismatchError
 from service.parity.probes import Probes, make_probes
 from service.runners.base import Array, FakeRunner
 from service.settings import Settings
@@ -159,17 +160,6 @@ def test_asking_for_the_defaults_by_name_is_the_same_space(make_engine: MakeEngi
     assert vector_space(manifest, True, 4) == manifest.embedding_space
 
 
-async def test_a_request_past_its_deadline_is_answered_and_dropped(make_engine: MakeEngine) -> None:
-    release = threading.Event()
-    runner = FakeRunner(on_call=waits_for(release))
-    engine = make_engine(runner, request_timeout_s=0.1)
-    waiting = [asyncio.create_task(engine.encode(texts("cat"))) for _ in range(3)]
-    for outcome in await asyncio.gather(*waiting, return_exceptions=True):
-        assert isinstance(outcome, DeadlineError)
-    release.set()
-    await engine.close(1)
-
-
 async def test_many_jobs_on_many_lengths_all_come_back_right(make_engine: MakeEngine) -> None:
     runner = FakeRunner(on_call=lambda inputs: time.sleep(0.001))
     engine = make_engine(runner)
@@ -199,6 +189,28 @@ async def test_counting_tokens_takes_texts_of_any_length(make_engine: MakeEngine
     assert (cut.num_tokens, cut.num_used, cut.truncated) == (202, 64, True)
     with pytest.raises(RequestError, match="64 tokens allowed, got 202"):
         await engine.tokenize(request, truncate="error")
+    await engine.close(1)
+
+
+async def test_tokens_alone_run_no_model(make_engine: MakeEngine) -> None:
+    runner = FakeRunner()
+    engine = make_engine(runner)
+    (item,) = (await engine.encode(texts("the cat", include=frozenset({"tokens"})))).items
+    assert item.tokens is not None
+    assert [token.text for token in item.tokens] == ["[CLS]", "the", "cat", "[SEP]"]
+    assert runner.shapes == []
+    await engine.close(1)
+
+
+async def test_an_answer_of_too_many_tokens_is_refused_before_the_rest_is_tokenised(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_response_bytes=72 * 1_000_000)
+    tracemalloc.start()
+    with pytest.raises(RequestError, match="72000000 bytes allowed") as error:
+        await engine.tokenize([Text("a " * 100_000)] * 100)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert error.value.code == "output_too_large"
+    assert peak < 120e6, "ten million tokens of five columns would take 400 MB"
     await engine.close(1)
 
 

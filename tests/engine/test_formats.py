@@ -13,13 +13,24 @@ from safetensors import safe_open
 from safetensors.numpy import load
 
 from service.engine.formats import EncodingFormat, native_json, native_safetensors, num_bytes, openai_json
-from service.engine.request import EncodedItem, EncodeResult, LayerAttention, Token
+from service.engine.request import ABSENT, EncodedItem, EncodeResult, LayerAttention, Token, TokenList
+from service.engine.truncation import SPECIAL
 from service.engine.vectors import finish
 
 RNG = np.random.default_rng(0)
 EMBEDDING = RNG.standard_normal(8).astype(np.float32)
 OUTPUTS = RNG.standard_normal((3, 8)).astype(np.float32)
 WEIGHTS = RNG.random((2, 3, 3), dtype=np.float32)
+
+
+def token_list(*tokens: Token) -> TokenList:
+    """These tokens as columns."""
+    texts = {token.id: token.text for token in tokens}
+    offsets = [[ABSENT if end is None else end for end in (token.start, token.end)] for token in tokens]
+    sequences = [SPECIAL if token.sequence is None else token.sequence for token in tokens]
+    return TokenList(np.array([token.id for token in tokens]), np.array(offsets), np.array(sequences), texts.get)
+
+
 TOKENS = (
     Token(101, "[CLS]", None, None, True, None),
     Token(4937, "cat", 0, 3, False, 0),
@@ -31,7 +42,7 @@ FULL = EncodedItem(
     truncated=True,
     embedding=EMBEDDING,
     outputs=OUTPUTS,
-    tokens=TOKENS,
+    tokens=token_list(*TOKENS),
     attention=(LayerAttention(5, (1, 0), WEIGHTS), LayerAttention(0, "mean", WEIGHTS[:1])),
 )
 BARE = EncodedItem(num_tokens=2, num_used=2, truncated=False, embedding=EMBEDDING)
@@ -85,14 +96,14 @@ def test_native_base64_json_is_packed_little_endian_float32() -> None:
 
 
 def test_what_was_not_asked_for_is_absent() -> None:
-    item = EncodedItem(num_tokens=2, num_used=2, truncated=False, tokens=TOKENS)
+    item = EncodedItem(num_tokens=2, num_used=2, truncated=False, tokens=token_list(*TOKENS))
     reply = json.loads(native_json(EncodeResult([item], 2, "space"), "m", "float"))
     assert reply["data"] == [{"index": 0, "num_tokens": 2, "truncated": False, "tokens": TOKENS_JSON}]
 
 
 def test_tokens_of_a_pair_name_their_text() -> None:
     pair = (*TOKENS, Token(3899, "dog", 0, 3, False, 1))
-    item = EncodedItem(num_tokens=4, num_used=4, truncated=False, tokens=pair)
+    item = EncodedItem(num_tokens=4, num_used=4, truncated=False, tokens=token_list(*pair))
     tokens = json.loads(native_json(EncodeResult([item], 4, "space"), "m", "float"))["data"][0]["tokens"]
     assert [token["sequence"] for token in tokens] == [None, 0, None, 1]
 
@@ -137,7 +148,7 @@ def test_safetensors_reads_back(tmp_path: Any) -> None:
 
 
 def test_safetensors_without_arrays_still_has_its_reply() -> None:
-    item = EncodedItem(num_tokens=3, num_used=3, truncated=False, tokens=TOKENS)
+    item = EncodedItem(num_tokens=3, num_used=3, truncated=False, tokens=token_list(*TOKENS))
     assert b"[CLS]" in native_safetensors(EncodeResult([item], 3, "space"), "m")
 
 
@@ -189,7 +200,9 @@ def test_a_large_answer_is_written_in_slices_that_join_to_the_same_json() -> Non
     weights = RNG.random((2, 200, 201), dtype=np.float32)
     tokens = tuple(Token(i, "cat", i, i + 1, False, i % 2) for i in range(9000))
     long = RNG.random(40_000, dtype=np.float32)
-    item = EncodedItem(9, 9, False, embedding=long, tokens=tokens, attention=(LayerAttention(0, (0, 1), weights),))
+    item = EncodedItem(
+        9, 9, False, embedding=long, tokens=token_list(*tokens), attention=(LayerAttention(0, (0, 1), weights),)
+    )
     (found,) = json.loads(native_json(EncodeResult([item], 9, "space"), "m", "float"))["data"]
     assert np.array_equal(exact(found["attention"][0]["weights"]), weights)
     assert np.array_equal(exact(found["embedding"]), long)
@@ -209,6 +222,6 @@ def test_the_size_of_an_answer_is_known_before_it_is_written(
 ) -> None:
     tokens = tuple(Token(4937, "cat", i, i + 3, False, 0) for i in range(1000))
     outputs = RNG.standard_normal((1000, 8)).astype(np.float32)
-    result = EncodeResult([EncodedItem(1000, 1000, False, outputs=outputs, tokens=tokens)], 1000, "space")
+    result = EncodeResult([EncodedItem(1000, 1000, False, outputs=outputs, tokens=token_list(*tokens))], 1000, "space")
     written = len(native_json(result, "m", encoding_format))
     assert num_bytes(result, bytes_per_value) == pytest.approx(written, rel=0.15)

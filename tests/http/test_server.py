@@ -267,6 +267,12 @@ def test_a_body_that_does_not_come_ends_with_a_deadline(start: Start, sent: byte
     assert json.loads(body)["error"]["code"] == "deadline_exceeded"
 
 
+def test_a_request_past_its_deadline_is_answered_and_what_it_left_is_dropped(start: Start) -> None:
+    server = start(call_s=0.6, QKV_REQUEST_TIMEOUT_S="0.2").wait_ready()
+    check_error(server.post(), 504, code="deadline_exceeded")
+    assert server.status("/health/ready") == 200
+
+
 def test_an_address_in_use_is_told_in_one_line() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
