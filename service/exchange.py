@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -78,7 +78,7 @@ class Exchange:
         self.has_body = True
         return body
 
-    async def within(self, timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
+    async def within(self, timeout_s: float, work: Awaitable[T]) -> T:
         """Await work for so long. Raises DeadlineError saying whether the body was what did not come."""
         try:
             async with asyncio.timeout(timeout_s) as timeout:
