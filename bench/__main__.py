@@ -16,11 +16,13 @@ from rich.console import Console
 from bench.ceiling import Ceiling, layouts
 from bench.cells import Cell, find_cells
 from bench.load import Job
+from bench.peaks import matmul_peaks
 from bench.report import make_table, write_results
 from bench.results import Result, Round, summarise
 from bench.servers import Server, machine, put_load, start_naive, start_ours
 from bench.texts import make_texts
 from service.bundle import TOKENIZER
+from service.runners.cpus import usable_cpus
 from service.settings import Settings
 
 NUM_TEXTS = 512
@@ -94,7 +96,7 @@ def main(
         cells = find_cells(only)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--only") from None
-    about = machine()
+    about = machine() | {f"matmul {name}": f"{rate:.0f} GFLOP/s" for name, rate in _peaks(quick).items()}
     with ExitStack() as stack:
         bench = _start(bundle, QUICK if quick else Timing(), stack, console)
         turns = _measure(bench, cells, 1 if quick else rounds, console)
@@ -106,6 +108,10 @@ def main(
         console.print(" · ".join(f"{name} {value}" for name, value in values.items()), soft_wrap=True)
     console.print(f"All numbers: {file}", soft_wrap=True)
     _judge(results, console)
+
+
+def _peaks(quick: bool) -> dict[str, float]:
+    return matmul_peaks(usable_cpus(), block_s=0.05 if quick else 0.3)
 
 
 def _start(bundle: Path, timing: Timing, stack: ExitStack, console: Console) -> Bench:
