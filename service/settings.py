@@ -62,6 +62,13 @@ class Settings(BaseSettings):
     device: Literal["cpu", "cuda", "auto"] = Field(
         "cpu", description="`cuda` refuses to start without a usable GPU; `auto` warns and says what runs."
     )
+    device_id: int = Field(0, ge=0, le=1023, description="Which GPU, as the driver counts them.")
+    gpu_memory_bytes: int = Field(
+        0, ge=0, description="Most GPU memory that the model's arena may take, in bytes; 0 = no limit."
+    )
+    tf32: bool = Field(
+        False, description="Let a GPU multiply float32 with 10 bits of mantissa: faster, and no longer float32."
+    )
     num_threads: int = Field(
         0, ge=0, le=1024, description="CPU threads for the model; 0 = as many as the cgroup and affinity allow."
     )

@@ -25,6 +25,7 @@ from service.errors import BackendError, RequestError, SpaceMismatchError, Start
 from service.metrics import NO_OBSERVER, Observer
 from service.parity.probes import Probes, load_probes
 from service.runners.base import Runner, RunnerInfo
+from service.runners.cuda import CudaOptions
 from service.runners.ort import OrtRunner
 from service.settings import Settings, Truncate
 
@@ -78,7 +79,8 @@ class Engine:
     @classmethod
     def start(cls, bundle: Bundle, settings: Settings, *, observer: Observer = NO_OBSERVER) -> Engine:
         """Load, prove and warm a verified bundle. Blocking; raises StartupError naming the file and field at fault."""
-        runner = OrtRunner.open(bundle, device=settings.device, num_threads=settings.num_threads)
+        cuda = CudaOptions(settings.device_id, settings.gpu_memory_bytes, settings.tf32)
+        runner = OrtRunner.open(bundle, device=settings.device, num_threads=settings.num_threads, cuda=cuda)
         if bundle.manifest.proof.kind == "none":
             _log.warning("bundle %s is unproved: nothing shows that it equals its PyTorch model", bundle.manifest.name)
         probes = load_probes(bundle.file(PROBES))
@@ -278,13 +280,21 @@ class Engine:
         return BackendError("the model gave a value that is not finite", code="non_finite_output")
 
     def _warm(self) -> None:
-        for length in (2, min(64, self.manifest.text.max_tokens)):
-            for is_alone in (True, False):
-                self._compute("encode", [self._probe_row(length)], is_alone)
+        max_tokens = self.manifest.text.max_tokens
+        for length in warm_lengths(self._runner.info().provider, max_tokens):
+            row = self._probe_row(length)
+            self._compute("encode", [row], is_alone=True)
+            self._compute("encode", [row] * max(1, self.settings.max_call_tokens // max_tokens), is_alone=False)
 
     def _probe_row(self, length: int) -> Row:
         ids = np.full(length, self.manifest.text.pad_token_id, dtype=np.int64)
         return Row({"input_ids": ids}, length, "encode", ("pooled",))
+
+
+def warm_lengths(provider: str, max_tokens: int) -> list[int]:
+    """Lengths to run before the first request. A GPU chooses its kernels anew for every size, a CPU only wakes up."""
+    lengths = [2, 64] if provider == "CPUExecutionProvider" else [2**power for power in range(1, 14)]
+    return sorted({min(length, max_tokens) for length in lengths})
 
 
 def _row(encoding: Encoding, role: Role, outputs: tuple[str, ...], heads: Heads) -> Row:

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import onnxruntime as ort
@@ -19,12 +20,12 @@ from service.bundle import Bundle, GraphSpec, Role, TensorSpec
 from service.errors import StartupError
 from service.runners.base import Array, RunnerInfo
 from service.runners.cpus import usable_cpus
-from service.runners.cuda import missing_cuda
+from service.runners.cuda import CudaOptions, assignments, misplaced, missing_cuda, run_bound
 
 Device = Literal["cpu", "cuda", "auto"]
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-# TF32 keeps 10 bits of a float32's 23: on by default there, and not float32.
-_PROVIDER_OPTIONS: dict[str, dict[str, str]] = {_CPU: {}, _CUDA: {"use_tf32": "0"}}
+_NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+DEFAULT_CUDA = CudaOptions()
 _TYPES = {
     "float32": "tensor(float)",
     "float16": "tensor(float16)",
@@ -39,9 +40,10 @@ _log = logging.getLogger(__name__)
 class OrtRunner:
     """Runs a bundle's graphs. Safe to call from several threads at once."""
 
-    def __init__(self, bundle: Bundle, providers: Sequence[str], num_threads: int) -> None:
+    def __init__(self, bundle: Bundle, provider: str, num_threads: int, cuda: CudaOptions) -> None:
         self._bundle = bundle
-        self._providers = list(providers)
+        self._provider = provider
+        self._cuda = cuda
         self._num_threads = num_threads
         self._lock = threading.Lock()
         self._shared: dict[str, ort.InferenceSession] = {}
@@ -50,28 +52,29 @@ class OrtRunner:
         self._is_closed = False
 
     @classmethod
-    def open(cls, bundle: Bundle, *, device: Device = "cpu", num_threads: int = 0) -> OrtRunner:
+    def open(
+        cls, bundle: Bundle, *, device: Device = "cpu", num_threads: int = 0, cuda: CudaOptions = DEFAULT_CUDA
+    ) -> OrtRunner:
         """Choose the provider and load the `encode` graph.
 
         num_threads: CPU threads; 0 = what affinity and cgroup allow.
-        Raises StartupError: no usable GPU under `cuda` (naming what is missing), or a graph that is not what the
-        manifest says.
+        Raises StartupError: no usable GPU under `cuda` (naming what is missing), a graph that is not what the manifest
+        says, or one of which CUDA leaves a heavy operator to the CPU.
         """
         num_threads = num_threads or usable_cpus()
         if device != "cpu":
-            reason = missing_cuda()
+            reason = missing_cuda(cuda.device_id)
             if reason is None:
-                return cls._opened(bundle, [_CUDA, _CPU], num_threads)
+                return cls._opened(bundle, _CUDA, num_threads, cuda)
             if device == "cuda":
                 raise StartupError(f"QKV_DEVICE=cuda: no usable GPU: {reason}")
             _log.warning("QKV_DEVICE=auto: no usable GPU: %s; running on %s", reason, _CPU)
-        return cls._opened(bundle, [_CPU], num_threads)
+        return cls._opened(bundle, _CPU, num_threads, cuda)
 
     @classmethod
-    def _opened(cls, bundle: Bundle, providers: list[str], num_threads: int) -> OrtRunner:
-        runner = cls(bundle, providers, num_threads)
+    def _opened(cls, bundle: Bundle, provider: str, num_threads: int, cuda: CudaOptions) -> OrtRunner:
+        runner = cls(bundle, provider, num_threads, cuda)
         runner.load("encode")
-        provider = runner._shared["encode"].get_providers()[0]
         runner._info = RunnerInfo("onnxruntime", provider, num_threads, num_threads if provider == _CPU else 1)
         return runner
 
@@ -87,7 +90,7 @@ class OrtRunner:
             graph = self._bundle.manifest.graph(_role(role))
             session = self._session(graph, 1)
             check_session(graph, session)
-            has_second = self._num_threads > 1 and self._providers[0] == _CPU
+            has_second = self._num_threads > 1 and self._provider == _CPU
             self._alone[role] = self._session(graph, self._num_threads, is_spinning=True) if has_second else session
             self._shared[role] = session
 
@@ -97,6 +100,8 @@ class OrtRunner:
         if role not in self._shared:
             self.load(role)
         session = self._alone[role] if is_alone else self._shared[role]
+        if self._provider == _CUDA:
+            return run_bound(session, dict(inputs), outputs)
         results: list[Array] = session.run(list(outputs), dict(inputs))
         return results
 
@@ -108,13 +113,24 @@ class OrtRunner:
 
     def _session(self, graph: GraphSpec, num_threads: int, *, is_spinning: bool = False) -> ort.InferenceSession:
         path = self._bundle.path / graph.file
-        return open_session(path, num_threads, providers=self._providers, is_spinning=is_spinning)
+        if self._provider == _CPU:
+            return open_session(path, num_threads, is_spinning=is_spinning)
+        session = open_session(path, num_threads, provider=self._provider, options=self._cuda.provider_options())
+        if nodes := misplaced(assignments(session), self._provider):
+            names = ", ".join(f"{node.op} {node.node}" for node in nodes[:5])
+            raise StartupError(f"{path}: {len(nodes)} heavy nodes were left to the CPU under {self._provider}: {names}")
+        return session
 
 
 def open_session(
-    path: Path, num_threads: int, *, providers: Sequence[str] = (_CPU,), is_spinning: bool = False
+    path: Path,
+    num_threads: int,
+    *,
+    provider: str = _CPU,
+    options: Mapping[str, str] = _NO_OPTIONS,
+    is_spinning: bool = False,
 ) -> ort.InferenceSession:
-    """A session as the service runs it. Raises StartupError: not loadable, or not on the first provider.
+    """A session as the service runs it. Raises StartupError: not loadable, or not on the provider.
 
     is_spinning: threads wait for the next operator of a call awake: for calls that have the machine to themselves.
     """
@@ -123,14 +139,15 @@ def open_session(
         session = ort.InferenceSession(
             str(path),
             sess_options=session_options(num_threads, is_spinning=is_spinning),
-            providers=[(provider, _PROVIDER_OPTIONS[provider]) for provider in providers],
+            # The CPU stays behind CUDA for shapes and other small integers.
+            providers=[(provider, dict(options)), *([_CPU] if provider != _CPU else [])],
             # SkipLayerNormalization is slower on CPU than the Add and LayerNormalization that it replaces.
             disabled_optimizers=["SkipLayerNormFusion"],
         )
     except Exception as error:
         raise StartupError(f"{path}: ONNX Runtime cannot load the graph: {error}") from error
-    if session.get_providers()[0] != providers[0]:
-        raise StartupError(f"{path}: asked for {providers[0]}, the session runs on {session.get_providers()[0]}")
+    if session.get_providers()[0] != provider:
+        raise StartupError(f"{path}: asked for {provider}, the session runs on {session.get_providers()[0]}")
     return session
 
 
@@ -141,6 +158,7 @@ def session_options(num_threads: int, *, is_spinning: bool = False) -> ort.Sessi
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if is_spinning else "0")
     return options
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+import onnxruntime as ort
 import pytest
 
+from service.bundle import open_bundle
 from service.runners import cuda
+from service.runners.ort import open_session
 
 
 @pytest.fixture
@@ -56,3 +61,49 @@ def test_what_is_missing_is_named(machine: Callable[..., None], faults: dict[str
 def test_nothing_is_missing_where_all_is_there(machine: Callable[..., None]) -> None:
     machine(providers=BOTH)
     assert cuda.missing_cuda() is None
+
+
+def test_a_device_that_is_not_there_is_named(machine: Callable[..., None]) -> None:
+    machine(providers=BOTH, devices=2)
+    assert cuda.missing_cuda(1) is None
+    assert cuda.missing_cuda(2) == "QKV_DEVICE_ID=2: the NVIDIA driver sees 2 devices, the last is 1"
+
+
+def test_tf32_is_off_and_memory_unlimited_unless_asked_otherwise() -> None:
+    assert cuda.CudaOptions().provider_options() == {"device_id": "0", "use_tf32": "0"}
+    chosen = cuda.CudaOptions(device_id=3, memory_bytes=2**31, is_tf32_allowed=True).provider_options()
+    assert chosen == {
+        "device_id": "3",
+        "use_tf32": "1",
+        "gpu_mem_limit": "2147483648",
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+
+
+@pytest.fixture(params=["encode", "attend"])
+def session(request: pytest.FixtureRequest, tiny_bundle: Path) -> ort.InferenceSession:
+    return open_session(open_bundle(tiny_bundle).file(f"{request.param}.onnx"), 1)
+
+
+def test_every_heavy_operator_on_another_provider_is_found(session: ort.InferenceSession) -> None:
+    nodes = cuda.assignments(session)
+    assert cuda.misplaced(nodes, "CPUExecutionProvider") == []
+    found = cuda.misplaced(nodes, "CUDAExecutionProvider")
+    assert {node.op for node in found} >= {"Softmax"}
+    assert {node.op for node in found} & {"Gemm", "MatMul"}
+    # Two layers, each with four projections, two products of attention and two of the feed-forward part.
+    assert len([node for node in found if node.op != "Softmax"]) >= 16
+
+
+def test_a_bound_run_gives_what_is_asked_in_that_order_and_the_same_values(session: ort.InferenceSession) -> None:
+    ids = np.random.default_rng(0).integers(0, 50, (3, 7))
+    mask = np.ones_like(ids)
+    mask[1, 4:] = 0
+    inputs = {
+        node.name: {"input_ids": ids, "token_type_ids": ids * 0}.get(node.name, mask) for node in session.get_inputs()
+    }
+    names = [node.name for node in session.get_outputs()][::-1]
+    for asked in (names, names[:1]):
+        expected = session.run(asked, inputs)
+        for found, wanted in zip(cuda.run_bound(session, inputs, asked), expected, strict=True):
+            assert np.array_equal(found, wanted)
