@@ -20,7 +20,7 @@ from service.bundle import TOKENIZER, Bundle, open_bundle
 from service.engine.batch import Row, collate
 from service.engine.policy import CallQueue, Ticket
 from service.runners.cpus import usable_cpus
-from service.runners.ort import open_session
+from service.runners.ort import LONE_SPIN_US, open_session
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,11 @@ class Layout:
 
     num_workers: int
     num_threads: int
+
+    @property
+    def spin_us(self) -> int:
+        """As the service has it: only the threads of a lone worker stay awake between operators."""
+        return LONE_SPIN_US if self.num_workers == 1 and self.num_threads > 1 else 0
 
     def __str__(self) -> str:
         return f"{self.num_workers} × {self.num_threads}"
@@ -50,7 +55,7 @@ class Ceiling:
         self._tokenizer = open_tokenizer(bundle_dir / TOKENIZER)
         graph_file = self.bundle.file(self._graph.file)
         self._sessions = {
-            threads: open_session(graph_file, threads) for threads in {layout.num_threads for layout in layouts()}
+            layout: open_session(graph_file, layout.num_threads, spin_us=layout.spin_us) for layout in layouts()
         }
 
     def rows(self, texts: list[str]) -> list[Row]:
@@ -77,7 +82,7 @@ class Ceiling:
         return (num_finished - num_warm) / elapsed_s
 
     def _work(self, layout: Layout, loop: _Loop) -> None:
-        session, pad_token_id = self._sessions[layout.num_threads], self.bundle.manifest.text.pad_token_id
+        session, pad_token_id = self._sessions[layout], self.bundle.manifest.text.pad_token_id
         while tickets := loop.take():
             session.run(["pooled"], collate(self._graph, [ticket.row for ticket in tickets], pad_token_id=pad_token_id))
             loop.finish(tickets)

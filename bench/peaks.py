@@ -14,7 +14,7 @@ import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from service.runners.ort import session_options
+from service.runners.ort import LONE_SPIN_US, session_options
 
 # The larger half of a feed-forward layer of MiniLM, over the tokens of one call.
 ROWS, INNER, COLUMNS = 1024, 384, 1536
@@ -42,7 +42,7 @@ def _by_onnxruntime(left: np.ndarray, right: np.ndarray, num_threads: int) -> Ca
         [numpy_helper.from_array(right, "right")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    options = session_options(num_threads, is_spinning=True)
+    options = session_options(num_threads, spin_us=LONE_SPIN_US)
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, {"left": left})
 

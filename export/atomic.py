@@ -25,9 +25,12 @@ def new_directory(target: Path, *, force: bool) -> Iterator[Path]:
     """
     target = target.parent.resolve() / target.name
     check_target(target, force=force)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(target)
-    work = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(target)
+        work = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
+    except OSError as error:
+        raise ExportError(f"{target}: nothing can be written there: {error.strerror}") from None
     lock = os.open(work / _LOCK, os.O_CREAT | os.O_RDWR)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

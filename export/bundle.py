@@ -162,6 +162,7 @@ def embedding_space(model: Model) -> str:
         "normalize": model.normalize,
         "dim": model.config.dim * len(model.pooling.modes),
         "precision": "float32",
+        "encoder": model.config.to_dict(),
     }
     canonical = json.dumps(space, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import typer
 
 from qkv import __version__
 from service.errors import StartupError
+from service.signals import leave_on_signals
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -49,6 +51,8 @@ def export(
     force: Annotated[bool, typer.Option(help="Replace the bundle that is there.")] = False,
 ) -> None:
     """Turn a model directory into a verified bundle. Exits with 1 when the source or the proof is not right."""
+    # A build that is told to end takes its unfinished directory with it.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from qkv.build import BuildOptions, build
 
     with _one_line_errors():
@@ -84,6 +88,7 @@ def serve(
     ] = False,
 ) -> None:
     """Serve a model over HTTP until a signal. Every other setting is an environment variable: docs/operations.md."""
+    leave_on_signals()
     from qkv.serve import serve as run
 
     given = {"host": host, "port": port, "device": device, "num_threads": num_threads, "log_level": log_level}

@@ -5,7 +5,6 @@ A model directory is built by a process of its own, so that the one that serves 
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import subprocess
@@ -41,7 +40,8 @@ def serve(paths: Sequence[Path], overrides: Mapping[str, Any], *, is_unproved_al
     settings, ignored = load_settings(**overrides)
     for name in ignored:
         sys.stderr.write(f"qkv: {name} is ignored: Kubernetes set it for a Service named qkv\n")
-    return run(settings, lambda: prepare(source, is_unproved_allowed=is_unproved_allowed))
+    builder = Builder(is_unproved_allowed=is_unproved_allowed)
+    return run(settings, lambda: prepare(source, builder), abandon=builder.stop)
 
 
 def choose(paths: Sequence[Path]) -> Path:
@@ -67,39 +67,48 @@ def is_model_dir(path: Path) -> bool:
     return (path / CONFIG).is_file() or (path / MODULES).is_file()
 
 
-def prepare(source: Path, *, is_unproved_allowed: bool = False) -> Bundle:
+def prepare(source: Path, builder: Builder) -> Bundle:
     """The verified bundle of a path; a model directory is built into the cache, or found there.
 
     Raises StartupError naming the file and the field that is wrong.
     """
     if is_bundle(source):
         return open_bundle(source)
-    options = ["--unproved"] if is_unproved_allowed else []
-    cached = cache_dir() / cache_key(source, options)
+    cached = cache_dir() / cache_key(source, builder.options)
     if is_bundle(cached):
         try:
             return open_bundle(cached)
         except StartupError as error:
             _log.warning("the cached bundle is damaged and is built again: %s", error)
     _log.info("building a bundle of %s in %s", source, cached)
-    _build(source, cached, options)
+    builder.build(source, cached)
     return open_bundle(cached)
 
 
-def _build(source: Path, out: Path, options: Sequence[str]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    words = ["-P", "-m", "qkv", "export", str(source.resolve()), "--out", str(out), "--force", *options]
-    # The process must find the same qkv as this one, installed or not.
-    root = str(Path(__file__).resolve().parent.parent)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
-    process = subprocess.Popen(
-        [sys.executable, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    atexit.register(process.terminate)  # the loader's thread cannot be stopped: its process can
-    _, errors = process.communicate()
-    atexit.unregister(process.terminate)
-    if process.returncode:
-        raise StartupError(_reason(errors) or f"the build of {source} ended with code {process.returncode}")
+class Builder:
+    """The process that builds a bundle. The loader's thread waits for it and cannot be stopped: it can."""
+
+    def __init__(self, *, is_unproved_allowed: bool = False) -> None:
+        self.options = ["--unproved"] if is_unproved_allowed else []
+        self._process: subprocess.Popen[str] | None = None
+
+    def build(self, source: Path, out: Path) -> None:
+        """Build and wait. Raises StartupError with what the build said last."""
+        words = ["-P", "-m", "qkv", "export", str(source.resolve()), "--out", str(out), "--force", *self.options]
+        # The process must find the same qkv as this one, installed or not.
+        root = str(Path(__file__).resolve().parent.parent)
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+        process = self._process = subprocess.Popen(
+            [sys.executable, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        _, errors = process.communicate()
+        if process.returncode:
+            raise StartupError(_reason(errors) or f"the build of {source} ended with code {process.returncode}")
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            self._process.terminate()
 
 
 def _reason(errors: str) -> str:

@@ -10,12 +10,14 @@ from service.bundle import open_bundle, read_manifest
 from service.errors import StartupError
 from service.runners.runtimes import check_runtimes
 from service.settings import load_settings
+from service.signals import leave_on_signals
 
 EXIT_FAILED = 1
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal. -> the exit code"""
+    leave_on_signals()
     parser = argparse.ArgumentParser(prog="python -m service", description="Serve one bundle.")
     parser.add_argument("bundle", type=Path, help="directory with manifest.json")
     parser.add_argument("--host", help="address to listen on; default QKV_HOST or 127.0.0.1")

@@ -14,13 +14,16 @@
     └ BackendError          500  inference failed, non-finite output: details go to the log
     StartupError                 bad settings, bad bundle, provider missing: the process exits non-zero
 
-`code` is what a client may branch on and the label of the error metric. Stages raise, `app` translates once.
+`code` is what a client may branch on and the label of the error metric. Stages raise, `middleware` translates once.
 Messages name the field, the limit and the value, and never repeat the caller's text.
 """
 
 from __future__ import annotations
 
+import orjson
+
 MAX_RETRY_AFTER_S = 120
+_MAX_MESSAGE_CHARS = 2_000
 
 
 class ServiceError(Exception):
@@ -134,7 +137,7 @@ class NotReadyError(CapacityError):
 
 
 class DeadlineError(ServiceError):
-    """The request waited longer than it allowed."""
+    """The request took longer than the server allows."""
 
     status = 504
     code = "deadline_exceeded"
@@ -148,3 +151,11 @@ class BackendError(ServiceError):
 
 class StartupError(Exception):
     """The process must not start: settings, bundle or provider are not what they must be."""
+
+
+def error_body(error: ServiceError) -> bytes:
+    """The error object as bytes, bounded in size."""
+    body = error.body()
+    if len(error.message) > _MAX_MESSAGE_CHARS:
+        body["error"]["message"] = error.message[:_MAX_MESSAGE_CHARS] + "…"
+    return orjson.dumps(body)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
+from service.connection import abort
 from service.errors import BodySizeError, DeadlineError
 
 JSON = "application/json"
@@ -24,6 +25,9 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 # Unique among processes and requests, and cheaper than a random number each.
 _PROCESS = os.urandom(5).hex()
 _COUNTER = itertools.count(1)
+
+# An answer up to this size is sent in one piece.
+_SLICE_BYTES = 2**18
 
 T = TypeVar("T")
 
@@ -79,14 +83,16 @@ class Exchange:
         return body
 
     async def within(self, timeout_s: float, work: Awaitable[T]) -> T:
-        """Await work for so long. Raises DeadlineError saying whether the body was what did not come."""
+        """Await work for so long. Raises DeadlineError saying what was missing: the body, time or a reader."""
         try:
             async with asyncio.timeout(timeout_s) as timeout:
                 return await work
         except TimeoutError:
             if not timeout.expired():
                 raise
-            reason = "they are over" if self.has_body else "its body is not complete"
+            reason = "its body is not complete"
+            if self.has_body:
+                reason = "its answer was not taken" if self.status else "they are over"
             raise DeadlineError(f"{timeout_s:g} s allowed for a request, and {reason}") from None
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
@@ -114,7 +120,20 @@ class Exchange:
             *((name.lower().encode(), value.encode("latin-1")) for name, value in reply.headers.items()),
         ]
         await self.send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": reply.body})
+        body = reply.body
+        if len(body) > _SLICE_BYTES:
+            # The server waits before each slice, and before the empty end, until the client has taken the one before.
+            view = memoryview(body)
+            for start in range(0, len(body), _SLICE_BYTES):
+                part = view[start : start + _SLICE_BYTES]
+                await self.send({"type": "http.response.body", "body": part, "more_body": True})
+            body = b""
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def abort(self) -> None:
+        """Cut the connection: its answer had begun, and cannot be ended well."""
+        if abort(self.scope):
+            await asyncio.sleep(0)  # the server notices in its next round, and must before this request is over
 
     async def send(self, message: Message) -> None:
         """The ASGI `send` of this request: adds what every answer carries."""

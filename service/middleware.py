@@ -6,17 +6,17 @@ The hot routes are answered from here; FastAPI's routing and dependency layers s
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import orjson
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.engine.engine import Engine
-from service.errors import MethodError, NotFoundError, RequestError, ServiceError
+from service.errors import MethodError, NotFoundError, NotReadyError, RequestError, ServiceError, error_body
 from service.exchange import ClientGoneError, Exchange, Reply
 from service.logs import log_fields
 from service.state import Service
@@ -26,7 +26,8 @@ Endpoint = Callable[[Engine, Exchange], Awaitable[Reply]]
 # Nobody reads these lines: probes and scrapes come every few seconds.
 _QUIET = ("/health", "/metrics")
 _CLIENT_GONE = 499
-_MAX_MESSAGE_CHARS = 2_000
+_SHUT_DOWN = "the server shut down before this request was finished"
+_SHUT_DOWN_RETRY_S = 5.0
 
 _access = logging.getLogger("qkv.access")
 _log = logging.getLogger(__name__)
@@ -50,6 +51,9 @@ class Front:
             await self._dispatch(exchange)
         except ClientGoneError:
             exchange.status, exchange.code = _CLIENT_GONE, "client_gone"
+        except asyncio.CancelledError:
+            # Only the server does this, when the drain is over. Raised again, it would be told as a bug.
+            await self._refuse(exchange, NotReadyError(_SHUT_DOWN, retry_after_s=_SHUT_DOWN_RETRY_S, code="draining"))
         except Exception as error:
             await self._refuse(exchange, error)
         finally:
@@ -65,20 +69,25 @@ class Front:
         engine = self._service.admit()
         self._service.num_in_flight += 1
         try:
-            reply = await exchange.within(engine.settings.request_timeout_s, endpoint(engine, exchange))
-            exchange.is_draining = self._service.is_draining
-            await exchange.answer(reply)
+            await exchange.within(engine.settings.request_timeout_s, self._answer(endpoint, engine, exchange))
         finally:
             self._service.num_in_flight -= 1
+
+    async def _answer(self, endpoint: Endpoint, engine: Engine, exchange: Exchange) -> None:
+        reply = await endpoint(engine, exchange)
+        exchange.is_draining = self._service.is_draining
+        await exchange.answer(reply)
 
     async def _refuse(self, exchange: Exchange, error: Exception) -> None:
         failure = translate(error, exchange.request_id)
         exchange.code = failure.code
         if not isinstance(error, ServiceError | HTTPException):
             _log.error("request %s failed", exchange.request_id, exc_info=error)
-        if exchange.status == 0:
-            exchange.is_draining = self._service.is_draining
-            await exchange.answer(Reply(error_body(failure), failure.status, headers=failure.headers))
+        if exchange.status != 0:
+            await exchange.abort()
+            return
+        exchange.is_draining = self._service.is_draining
+        await exchange.answer(Reply(error_body(failure), failure.status, headers=failure.headers))
 
     def _record(self, exchange: Exchange) -> None:
         seconds = time.monotonic() - exchange.started_s
@@ -86,7 +95,7 @@ class Front:
         exchange.route = exchange.route or getattr(exchange.scope.get("route"), "path", "unmatched")
         metrics = self._service.metrics
         metrics.request_finished(exchange.route, exchange.status, seconds, code=exchange.code)
-        if exchange.num_items:
+        if exchange.num_items and exchange.code is None:
             metrics.items_answered(
                 exchange.route, exchange.num_items, exchange.num_tokens, has_attention=exchange.has_attention
             )
@@ -117,18 +126,10 @@ def translate(error: Exception, request_id: str) -> ServiceError:
 
 def _from_http(error: HTTPException) -> ServiceError:
     if error.status_code == 404:
-        return NotFoundError("there is no such path; /docs lists those that there are")
+        return NotFoundError("there is no such path; /docs lists those that there are, under /v1 and /health")
     if error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")
         return MethodError(f"this path takes {allow}", allow=allow)
     failure = RequestError("the request cannot be answered")
     failure.status = error.status_code
     return failure
-
-
-def error_body(error: ServiceError) -> bytes:
-    """The error object as bytes, bounded in size."""
-    body = error.body()
-    if len(error.message) > _MAX_MESSAGE_CHARS:
-        body["error"]["message"] = error.message[:_MAX_MESSAGE_CHARS] + "…"
-    return orjson.dumps(body)

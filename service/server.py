@@ -17,15 +17,17 @@ import uvicorn
 
 from service.app import App, Open, create_app
 from service.bundle import Bundle
+from service.connection import Connection
 from service.errors import StartupError
 from service.logs import configure_logging
 from service.settings import Settings
+from service.signals import leave
 from service.state import Service
 
 EXIT_FAILED = 1
 
 _BACKLOG = 2048
-# What is left after draining are idle or half-sent connections: nobody waits for an answer on them.
+# What is left after draining is idle, or has had all the time there was: it is ended with an error.
 _LAST_GRACE_S = 1
 
 _log = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End every waiter that outlived the drain, then close the connections."""
         service = self._service
+        _log.info("stopping")
         if service.num_in_flight and service.engine is not None:
             _log.warning("%d requests outlived the drain and are ended", service.num_in_flight)
             await service.engine.close(0)
@@ -68,19 +71,41 @@ class DrainingServer(uvicorn.Server):
         return has_rested or waited_s >= settings.drain_timeout_s
 
 
-def serve(settings: Settings, prepare: Callable[[], Bundle], *, open_engine: Open | None = None) -> int:
+def serve(
+    settings: Settings,
+    prepare: Callable[[], Bundle],
+    *,
+    open_engine: Open | None = None,
+    abandon: Callable[[], None] | None = None,
+) -> int:
     """Serve until a signal. -> the exit code: 0 after a drain, 1 when the model could not be loaded.
 
     prepare: gives the verified bundle, in the loader's thread, while the port is open and says "not ready".
+    abandon: ends what `prepare` has begun, when a signal comes before it is done.
     Raises StartupError when the address cannot be listened on.
     """
     configure_logging(settings)
+    if settings.device == "cuda":
+        from service.runners.cuda import check_cuda  # loads ONNX Runtime: else the loader's thread does
+
+        try:
+            check_cuda(settings.device_id)
+        except StartupError as error:
+            raise StartupError(f"QKV_DEVICE=cuda: {error}") from None
     listener = listen(settings)
     app = create_app(settings, prepare, open_engine=open_engine)
     server = DrainingServer(_config(app, settings), app.service)
     _log.info("listening on %s", _url(listener))
     server.run(sockets=[listener])
-    return EXIT_FAILED if app.service.failure is not None else 0
+    if app.service.failure is not None:
+        return EXIT_FAILED
+    _log.info("stopped")
+    if app.service.is_loading:
+        # The loader's thread is in native code, which takes the whole process down when the interpreter ends under it.
+        if abandon is not None:
+            abandon()
+        leave()
+    return 0
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -101,6 +126,7 @@ def _url(listener: socket.socket) -> str:
 def _config(app: App, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=Connection,
         lifespan="on",
         ws="none",
         log_config=None,

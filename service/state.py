@@ -39,6 +39,11 @@ class Service:
             lambda: engine.health().running_calls,
         )
 
+    @property
+    def is_loading(self) -> bool:
+        """Neither there nor known never to be there."""
+        return self.engine is None and self.failure is None
+
     def admit(self) -> Engine:
         """The engine, for a new request. Raises NotReadyError while loading and while draining."""
         if self.is_draining:

@@ -9,8 +9,15 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.fixtures.command import ROOT, export
+
+# No test is timed: these machines are shared.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
+# Whatever imports ONNX Runtime before `service` does must not write a device id into the home either.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 @pytest.fixture(scope="session")

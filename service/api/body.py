@@ -9,6 +9,7 @@ import asyncio
 import difflib
 import re
 from collections.abc import Callable, Iterable
+from math import isfinite
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import MinLen
@@ -35,6 +36,7 @@ _EXPECTED = {
     "encoding_format": '"float" or "base64"',
     "dimensions": "an integer from 1 to the model's dimension",
     "include": 'a list of "embedding", "tokens", "outputs", "attention"',
+    "include[]": '"embedding", "tokens", "outputs" or "attention"',
     "attention": "an object with `layers` and `heads`",
     "attention.layers": '"last", "all" or a list of layer numbers',
     "attention.heads": '"mean", "all" or a list of head numbers',
@@ -43,8 +45,7 @@ _EXPECTED = {
     "add_special_tokens": "a boolean",
 }
 _BYTES_PER_VALUE = {"float": 12.5, "base64": 5.4, "safetensors": 4.0}
-# Above these a thread does the work: what is smaller is done sooner than a thread is reached.
-_LARGE_BODY_BYTES = 256 * 1024
+# Above it a thread does the work: what is smaller is done sooner than a thread is reached.
 _LARGE_ANSWER_BYTES = 2**20
 SAFETENSORS = "application/vnd.safetensors"
 
@@ -85,6 +86,8 @@ class Body(BaseModel):
 class AttentionOptions(Body):
     """Which attention weights."""
 
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": False})
+
     layers: Literal["last", "all"] | Numbers = Field("last", description="Layer numbers from 0.")
     heads: Literal["mean", "all"] | Numbers = Field("all", description="Head numbers from 0; `mean` averages all.")
 
@@ -107,7 +110,7 @@ async def read_model(exchange: Exchange, engine: Engine, model: type[Model]) -> 
     """Read the body and check it against the request model. Raises RequestError, BodySizeError, MediaTypeError."""
     check_media_type(exchange)
     body = await exchange.read_body(max_bytes=engine.settings.max_body_bytes)
-    return await asyncio.to_thread(parse, body, model) if len(body) > _LARGE_BODY_BYTES else parse(body, model)
+    return parse(body, model)
 
 
 def parse(body: bytes, model: type[Model]) -> Model:
@@ -115,7 +118,7 @@ def parse(body: bytes, model: type[Model]) -> Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        fault = _first(error)
+        fault = error.errors(include_url=False, include_context=False)[0]
     if fault["type"] == "json_invalid" and b"\\u" in body:
         mended = _ESCAPES.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], body)
         if mended != body:
@@ -123,44 +126,66 @@ def parse(body: bytes, model: type[Model]) -> Model:
     raise _refusal(fault, model)
 
 
-def _first(error: ValidationError) -> ErrorDetails:
-    return error.errors(include_url=False, include_context=False)[0]
-
-
 def _refusal(fault: ErrorDetails, model: type[Body]) -> RequestError:
     if fault["type"] == "json_invalid":
         return RequestError(f"body: {fault['msg']}".replace("Invalid JSON", "invalid JSON"), code="invalid_json")
     if not fault["loc"]:
         return RequestError(f"body: a JSON object is expected, got {describe(fault['input'])}")
-    name = str(fault["loc"][0])
+    name = kind = str(fault["loc"][0])
     if name == "attention" and len(fault["loc"]) > 1:
-        name = f"attention.{fault['loc'][1]}"
+        name = kind = f"attention.{fault['loc'][1]}"
+    if name == "include" and len(fault["loc"]) > 1:
+        name, kind = f"include[{fault['loc'][1]}]", "include[]"
     if fault["type"] == "missing":
-        return RequestError(f"{name}: this field is required", param=name, code="missing_field")
-    expected = _EXPECTED.get(name, "a string")
-    return RequestError(f"{name}: {expected} is expected, got {describe(fault['input'])}", param=name)
+        return _missing(name, fault["input"], model)
+    expected = _EXPECTED.get(kind, "a string")
+    got = describe(fault["input"])
+    if got == "a string" and '"' in expected and "list" not in expected:
+        got = "another string"
+    return RequestError(f"{name}: {expected} is expected, got {got}", param=name)
+
+
+def _missing(name: str, body: Any, model: type[Body]) -> RequestError:
+    others = [key for key in body if key not in model.model_fields] if isinstance(body, dict) else []
+    if "tensors" in others:
+        return unsupported_tensors()
+    near = difflib.get_close_matches(name, others, n=1)
+    hint = f"; did you mean it by `{near[0]}`?" if near else ""
+    return RequestError(f"{name}: this field is required{hint}", param=name, code="missing_field")
+
+
+def unsupported_tensors() -> RequestError:
+    """The refusal of tensors by a model that takes text."""
+    return RequestError("tensors: this model takes text or token ids in `input`", param="tensors", code="unsupported")
 
 
 def describe(value: Any) -> str:
     """What a value is, without its text: a number is told, a string is not."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
         return str(value)
+    if isinstance(value, float) and not isfinite(value):
+        return "NaN or an infinity, which JSON does not have"
     if isinstance(value, list):
         return "an empty list" if not value else f"a list of {len(value)}"
-    if isinstance(value, str):
-        return "an empty string" if not value else "another string"
+    if value == "":
+        return "an empty string"
     return _JSON_TYPES.get(type(value), "something else")
 
 
 def refuse_unknown(body: Body, *, prefix: str = "") -> None:
     """Raises RequestError naming the first field that this model does not have, and the one it may have meant."""
     for name in body.model_extra or ():
-        known = sorted(type(body).model_fields)
-        if not _SPEAKABLE.fullmatch(name):
-            raise RequestError(f"unknown field in the body; known are {_listed(known)}", code="unknown_field")
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean `{near[0]}`?" if near else f"known are {_listed(known)}"
-        raise RequestError(f"unknown field `{prefix}{name}`; {hint}", param=f"{prefix}{name}", code="unknown_field")
+        raise unknown_field(name, type(body), prefix=prefix)
+
+
+def unknown_field(name: str, model: type[Body], *, prefix: str = "") -> RequestError:
+    """The refusal of a field that the model does not have, with the one that may have been meant."""
+    known = sorted(model.model_fields)
+    if not _SPEAKABLE.fullmatch(name):
+        return RequestError(f"unknown field in the body; known are {_listed(known)}", code="unknown_field")
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean `{near[0]}`?" if near else f"known are {_listed(known)}"
+    return RequestError(f"unknown field `{prefix}{name}`; {hint}", param=f"{prefix}{name}", code="unknown_field")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from service.api.body import (
     SAFETENSORS,
@@ -20,9 +21,10 @@ from service.api.body import (
     read_model,
     refuse_unknown,
     run,
+    unsupported_tensors,
     write,
 )
-from service.api.inputs import parse_inputs
+from service.api.inputs import is_single, parse_inputs
 from service.engine.engine import Engine
 from service.engine.formats import native_json, native_safetensors
 from service.engine.request import EncodeRequest
@@ -46,6 +48,17 @@ NativeInput = Annotated[
 class EncodeBody(Body):
     """What `POST /v1/encode` takes."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "additionalProperties": False,
+            "example": {
+                "input": "The river bank was muddy.",
+                "include": ["embedding", "tokens", "attention"],
+                "attention": {"layers": "last", "heads": "mean"},
+            },
+        }
+    )
+
     input: NativeInput
     model: str | None = Field(None, description="May be left out when one model is loaded.")
     include: Includes | None = Field(None, description='What comes back; default `["embedding"]`.')
@@ -66,7 +79,7 @@ async def encode(engine: Engine, exchange: Exchange) -> Reply:
     body = await read_model(exchange, engine, EncodeBody)
     _refuse_unbuilt(body)
     check_model(body.model, engine)
-    is_binary = SAFETENSORS.encode() in exchange.headers.get(b"accept", b"")
+    is_binary = wants_safetensors(exchange)
     encoding_format = body.encoding_format or "float"
     answer_format = "safetensors" if is_binary else encoding_format
     request = to_request(body, engine, exchange, answer_format)
@@ -79,6 +92,15 @@ async def encode(engine: Engine, exchange: Exchange) -> Reply:
 
     answer = await write(build, result, answer_format)
     return Reply(answer, media_type=SAFETENSORS if is_binary else JSON, headers=headers)
+
+
+def wants_safetensors(exchange: Exchange) -> bool:
+    """Whether the caller accepts safetensors by name; `q=0` refuses it (RFC 9110, section 12.5.1)."""
+    for part in exchange.headers.get(b"accept", b"").decode("latin-1").lower().split(","):
+        media, *options = (word.strip() for word in part.split(";"))
+        if media == SAFETENSORS:
+            return not any(re.fullmatch(r"q=0(\.0*)?", option) for option in options)
+    return False
 
 
 def to_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_format: str) -> EncodeRequest:
@@ -96,15 +118,14 @@ def to_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_form
         prompt_name=body.prompt_name,
         add_special_tokens=bool(body.add_special_tokens),
         embedding_space=asked_space(body.embedding_space, exchange),
+        is_single=is_single(body.input),
         bytes_per_value=answer_cost(answer_format),
     )
 
 
 def _refuse_unbuilt(body: EncodeBody) -> None:
     if body.model_extra and "tensors" in body.model_extra:
-        raise RequestError(
-            "tensors: this model takes text or token ids in `input`", param="tensors", code="unsupported"
-        )
+        raise unsupported_tensors()
     refuse_unknown(body)
     if body.attention is not None:
         refuse_unknown(body.attention, prefix="attention.")

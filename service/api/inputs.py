@@ -21,12 +21,17 @@ def parse_inputs(value: Any, engine: Engine, *, allow_pairs: bool, param: str = 
         raise RequestError(f"{param}: a string or a list is expected, got {describe(value)}", param=param)
     if not value:
         raise RequestError(f"{param}: at least 1 item is expected, got an empty list", param=param)
-    if isinstance(value[0], int | float):
+    if is_single(value):
         return [_ids(value, engine, param, param)]
     max_items = engine.settings.max_items
     if len(value) > max_items:
         raise RequestError(f"{param}: {max_items} items allowed, got {len(value)}", param=param, code="too_many_items")
     return [_item(item, f"{param}[{index}]", engine, allow_pairs) for index, item in enumerate(value)]
+
+
+def is_single(value: Any) -> bool:
+    """True for one text or one list of token ids, which stand for themselves; False for a list of inputs."""
+    return isinstance(value, str) or (isinstance(value, list) and bool(value) and isinstance(value[0], int | float))
 
 
 def _item(value: Any, name: str, engine: Engine, allow_pairs: bool) -> Input:

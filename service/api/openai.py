@@ -25,7 +25,7 @@ from service.api.body import (
     run,
     write,
 )
-from service.api.inputs import parse_inputs
+from service.api.inputs import is_single, parse_inputs
 from service.engine.engine import Engine
 from service.engine.formats import openai_json
 from service.engine.request import EncodeRequest
@@ -47,7 +47,9 @@ _ALWAYS: frozenset[Any] = frozenset({"embedding"})
 class EmbeddingsBody(Body):
     """What `POST /v1/embeddings` takes; unknown fields are ignored."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"example": {"input": ["The river bank was muddy.", "A cat sat."]}}
+    )
 
     input: Annotated[Any, WithJsonSchema(_INPUT), Field(description="Texts, or token ids of this model's tokenizer.")]
     model: str | None = Field(None, description="May be left out when one model is loaded.")
@@ -96,5 +98,6 @@ def _to_request(
         prompt_name=body.prompt_name,
         add_special_tokens=bool(body.add_special_tokens),
         embedding_space=asked_space(body.embedding_space, exchange),
+        is_single=is_single(body.input),
         bytes_per_value=answer_cost(encoding_format),
     )

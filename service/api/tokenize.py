@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from service.api.body import Body, TruncateField, check_model, read_model, refuse_unknown, write
 from service.api.encode import NativeInput
-from service.api.inputs import parse_inputs
+from service.api.inputs import is_single, parse_inputs
 from service.engine.engine import Engine
 from service.engine.formats import native_json
 from service.engine.request import EncodeResult
@@ -15,6 +15,10 @@ from service.exchange import Exchange, Reply
 
 class TokenizeBody(Body):
     """What `POST /v1/tokenize` takes."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"additionalProperties": False, "example": {"input": "The river bank was muddy."}}
+    )
 
     input: NativeInput
     model: str | None = Field(None, description="May be left out when one model is loaded.")
@@ -35,6 +39,7 @@ async def tokenize(engine: Engine, exchange: Exchange) -> Reply:
             truncate=body.truncate,
             add_special_tokens=bool(body.add_special_tokens),
             prompt_name=body.prompt_name,
+            is_single=is_single(body.input),
         )
     )
     exchange.num_items, exchange.num_tokens = len(items), sum(item.num_used for item in items)

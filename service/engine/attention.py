@@ -53,7 +53,9 @@ def num_values(choice: AttentionChoice, lengths: Sequence[int], spec: AttentionS
     return num_matrices * sum(length * length for length in lengths)
 
 
-def check_response_size(num_values: int, bytes_per_value: float, limit: int, *, num_tokens: int = 0) -> None:
+def check_response_size(
+    num_values: int, bytes_per_value: float, limit: int, *, num_tokens: int = 0, has_attention: bool = False
+) -> None:
     """Refuse an answer over the limit before it is computed. Raises RequestError saying what would shrink it.
 
     num_values: floats of every kind in the answer. bytes_per_value: what one costs in the format asked for.
@@ -62,7 +64,7 @@ def check_response_size(num_values: int, bytes_per_value: float, limit: int, *, 
     estimate = round(num_values * bytes_per_value + num_tokens * BYTES_PER_TOKEN)
     if estimate <= limit:
         return
-    param, hints = ("include", [*_FEWER_VALUES]) if num_values else ("input", [])
+    param, hints = "include" if num_values else "input", [*_FEWER_VALUES] if has_attention else []
     if num_values and bytes_per_value > _SAFETENSORS_BYTES_PER_VALUE:
         hints.insert(0, _SAFETENSORS_HINT)
     raise RequestError(

@@ -72,6 +72,8 @@ class Batcher:
         Raises RequestError, QueueFullError or NotReadyError before anything is queued, BackendError when a row fails.
         Cancelling drops what has not run.
         """
+        if not rows:
+            return []
         loop = asyncio.get_running_loop()
         job = Job(loop, loop.create_future(), len(rows), [{} for _ in rows])
         self._admit(job, rows)
@@ -178,13 +180,14 @@ class Batcher:
 
     def _finish(self, index: int, call: Call, outcomes: list[Outcome]) -> None:
         now = time.monotonic()
+        answers = list(zip(call.tickets, outcomes, strict=True))
         with self._changed:
             del self._running[index]
             rate = call.num_tokens * len(self._workers) / max(now - call.started_s, 1e-6)
             self._tokens_per_s = _RATE_MEMORY * self._tokens_per_s + (1 - _RATE_MEMORY) * rate
             if any(isinstance(outcome, dict) for outcome in outcomes):
                 self.last_success_s = now
-        self._deliver(list(zip(call.tickets, outcomes, strict=True)))
+        self._deliver(answers)
 
     def _bury(self, index: int) -> None:
         with self._changed:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ from service.errors import BackendError, RequestError, SpaceMismatchError, Start
 from service.metrics import NO_OBSERVER, Observer
 from service.parity.probes import Probes, load_probes
 from service.runners.base import Runner, RunnerInfo
+from service.runners.cpus import usable_cpus
 from service.runners.cuda import CudaOptions
 from service.runners.ort import OrtRunner
 from service.settings import Settings, Truncate
@@ -69,6 +71,7 @@ class Engine:
             max_text_chars=settings.max_text_chars,
             token_ids=settings.token_ids,
         )
+        self._threads = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="qkv-tokenizer")
         self._batcher = Batcher(
             self._compute,
             num_workers=runner.info().num_workers,
@@ -112,7 +115,7 @@ class Engine:
         truncate: Truncate | None = None,
         add_special_tokens: bool = False,
         prompt_name: str | None = None,
-        param: str = "input",
+        is_single: bool = False,
     ) -> list[EncodedItem]:
         """The tokens of each input, told in full at any length unless `truncate` says otherwise. Nothing is run."""
         request = EncodeRequest(
@@ -120,7 +123,7 @@ class Engine:
             include=frozenset({"tokens"}),
             prompt_name=prompt_name,
             add_special_tokens=add_special_tokens,
-            param=param,
+            is_single=is_single,
         )
         encodings = await self._tokenize(request, truncate)
         self._check_size(request, encodings)
@@ -159,6 +162,7 @@ class Engine:
     async def close(self, timeout_s: float) -> None:
         """Finish what was admitted, end what is left with an error, free the sessions."""
         await self._batcher.close(timeout_s)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._runner.close()
 
     async def _canary(self) -> None:
@@ -180,25 +184,29 @@ class Engine:
         prompt = self._tokenizer.resolve_prompt(request.prompt_name)
         has_tokens = "tokens" in request.include
 
-        def encode() -> list[Encoding]:
-            encodings: list[Encoding] = []
-            num_tokens = 0
-            for encoding in self._tokenizer.encode(
+        def encode(part: range) -> list[Encoding]:
+            return self._tokenizer.encode(
                 request.inputs,
+                part,
                 truncate=truncate,
                 prompt=prompt,
                 add_special_tokens=request.add_special_tokens,
                 with_tokens=has_tokens,
                 param=request.param,
-            ):
-                encodings.append(encoding)
-                num_tokens += len(encoding.ids)
-                if has_tokens:  # with no limit on their length, the answer's own is what ends a list of long texts
-                    attention.check_response_size(0, 0, self.settings.max_response_bytes, num_tokens=num_tokens)
-            return encodings
+                is_single=request.is_single,
+            )
 
         # Long texts would hold the event loop up; short ones cost less than a thread switch.
-        return await asyncio.to_thread(encode) if self._tokenizer.is_costly(request.inputs) else encode()
+        if not self._tokenizer.is_costly(request.inputs):
+            return encode(range(len(request.inputs)))
+        # A part at a time: requests take turns, and one that is cancelled goes no further.
+        encodings: list[Encoding] = []
+        for part in self._tokenizer.parts(request.inputs):
+            encodings += await asyncio.get_running_loop().run_in_executor(self._threads, encode, part)
+            if has_tokens:  # with no limit on their length, the answer's own is what ends a list of long texts
+                num_tokens = sum(len(encoding.ids) for encoding in encodings)
+                attention.check_response_size(0, 0, self.settings.max_response_bytes, num_tokens=num_tokens)
+        return encodings
 
     def _graph_outputs(self, request: EncodeRequest) -> tuple[Role, tuple[str, ...]]:
         outputs = ["pooled"] if "embedding" in request.include else []
@@ -230,6 +238,7 @@ class Engine:
             request.bytes_per_value,
             self.settings.max_response_bytes,
             num_tokens=sum(lengths) if "tokens" in request.include else 0,
+            has_attention="attention" in request.include,
         )
 
     def _finish(self, request: EncodeRequest, encoding: Encoding, result: RowResult) -> EncodedItem:

@@ -1,9 +1,8 @@
 """Which waiting rows run together: the batching policy, without threads and without a clock.
 
 A call takes rows longest first and is cut when the next row is much shorter than its width, or when its padded tokens
-are
-used up: padding is the largest cost of mixed lengths. A row is overtaken by at most `max_overtakes` calls; then a call
-starts from it. Rows of different graphs never share a call.
+are used up: padding is the largest cost of mixed lengths. A row is overtaken by at most `max_overtakes` calls; then a
+call starts from it. Rows of different graphs never share a call.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from service.engine.batch import Row
 MIN_WIDTH_SHARE = 0.75
 MIN_CALL_TOKENS = 128
 MAX_OVERTAKES = 8
+_MIN_SWEEP = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +39,8 @@ class CallQueue:
     max_overtakes: int = MAX_OVERTAKES
     num_calls: int = 0
     num_tokens: int = 0
+    _num_waiting: int = 0
+    _num_discarded: int = 0
     _arrivals: deque[Ticket] = field(default_factory=deque)
     _by_length: dict[Role, dict[int, deque[Ticket]]] = field(default_factory=dict)
 
@@ -48,6 +50,7 @@ class CallQueue:
         self._arrivals.append(ticket)
         self._by_length.setdefault(row.role, {}).setdefault(row.length, deque()).append(ticket)
         self.num_tokens += row.length
+        self._num_waiting += 1
         return ticket
 
     def discard(self, ticket: Ticket) -> bool:
@@ -55,6 +58,9 @@ class CallQueue:
         was_waiting = ticket.is_waiting
         if was_waiting:
             self._leave(ticket)
+            self._num_discarded += 1
+            if self._num_discarded > max(_MIN_SWEEP, self._num_waiting):
+                self._sweep()
         return was_waiting
 
     def take(self, num_idle: int = 1) -> list[Ticket]:
@@ -97,6 +103,17 @@ class CallQueue:
     def _leave(self, ticket: Ticket) -> None:
         ticket.is_waiting = False
         self.num_tokens -= ticket.row.length
+        self._num_waiting -= 1
+
+    def _sweep(self) -> None:
+        # Discarded rows are skipped when a call comes to them, which may be never: they must not pile up till then.
+        self._num_discarded = 0
+        self._arrivals = deque(ticket for ticket in self._arrivals if ticket.is_waiting)
+        for lengths in self._by_length.values():
+            for length in list(lengths):
+                lengths[length] = deque(ticket for ticket in lengths[length] if ticket.is_waiting)
+                if not lengths[length]:
+                    del lengths[length]
 
 
 def _is_cut(num_rows: int, width: int, next_length: int, budget: int) -> bool:

@@ -47,6 +47,7 @@ class EncodeRequest:
     """A parsed request, the same for every dialect.
 
     param: the name that the dialect gives its inputs (`input`), used in error messages: `input[3]`.
+    is_single: the only input did not come in a list, and is called `input`.
     bytes_per_value: what one float costs in the answer's format, for the size check (float JSON 12.5, base64 5.4,
     binary 4).
     """
@@ -61,6 +62,7 @@ class EncodeRequest:
     add_special_tokens: bool = False
     embedding_space: str | None = None
     param: str = "input"
+    is_single: bool = False
     bytes_per_value: float = 12.5
 
 

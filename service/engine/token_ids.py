@@ -18,15 +18,15 @@ class Place:
     """Which input of the request an error is about."""
 
     param: str
-    index: int
-    num_inputs: int
+    index: int | None
 
     def __str__(self) -> str:
-        return f"{self.param}[{self.index}]"
+        """An input that did not come in a list is named by the request's field itself."""
+        return self.param if self.index is None else f"{self.param}[{self.index}]"
 
     def error(self, message: str, *, code: str | None = None) -> RequestError:
-        """The refusal of this input; an only input is named by the request's field itself."""
-        return RequestError(f"{self}: {message}", param=self.param if self.num_inputs == 1 else str(self), code=code)
+        """The refusal of this input."""
+        return RequestError(f"{self}: {message}", param=str(self), code=code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,15 @@ def check_range(ids: Sequence[int], vocab_size: int, place: Place) -> None:
         return
     index, bad = next((index, value) for index, value in enumerate(ids) if not 0 <= value < vocab_size)
     got = str(bad) if abs(bad) < 2**63 else "a number beyond 64 bits"
-    raise RequestError(f"{place}: token ids 0…{vocab_size - 1} allowed, got {got} at index {index}", param=place.param)
+    raise place.error(f"token ids 0…{vocab_size - 1} allowed, got {got} at index {index}")
 
 
 def check_frame(ids: tuple[int, ...], frame: Frame, place: Place) -> None:
     """Refuse ids that this model's tokenizer cannot have framed. Raises RequestError, code `foreign_token_ids`."""
     if not frame.fits(ids):
         prefix, suffix = (" ".join(map(str, part)) for part in (frame.prefix, frame.suffix))
-        raise RequestError(
-            f"{place}: token ids must be framed by this model's special tokens ({prefix} … {suffix}); these look like "
-            "another tokenizer's. Send text (LangChain: check_embedding_ctx_length=False), or let add_special_tokens "
-            "frame them",
-            param=place.param,
+        raise place.error(
+            f"token ids must be framed by this model's special tokens ({prefix} … {suffix}); these look like another "
+            "tokenizer's. Send text (LangChain: check_embedding_ctx_length=False), or add_special_tokens frames them",
             code="foreign_token_ids",
         )

@@ -23,11 +23,12 @@ from service.errors import RequestError, StartupError
 from service.runners.base import Array
 from service.settings import Truncate
 
-# About 2 ms of tokenising: above it a thread switch costs less than a held-up event loop.
+# Costs are counted in characters. Above the first, about 2 ms, a thread switch costs less than a held-up event loop;
+# the second is what one request may take from the others at a time, and how much text has the library's own form,
+# ten times the size of ours, at once.
 COSTLY_CHARS = 8_192
-
-# The library's own form of a token takes ten times the room of ours: so much text has that form at a time.
-_CHARS_AT_ONCE = 262_144
+_CHARS_AT_ONCE = 131_072
+_CHARS_OF_AN_INPUT = 64
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -88,8 +89,19 @@ class TextTokenizer:
     @staticmethod
     def is_costly(inputs: Sequence[Input]) -> bool:
         """True when tokenising would hold the event loop up; in a thread `encode` frees the GIL."""
-        num_chars = sum(len(item.text) + len(item.pair or "") for item in inputs if isinstance(item, Text))
-        return num_chars > COSTLY_CHARS
+        return len(inputs) * _CHARS_OF_AN_INPUT > COSTLY_CHARS or sum(map(_cost, inputs)) > COSTLY_CHARS
+
+    @staticmethod
+    def parts(inputs: Sequence[Input]) -> Iterator[range]:
+        """Indexes of inputs to encode one after the other, so that other requests have their turn in between."""
+        first, cost = 0, 0
+        for index, item in enumerate(inputs):
+            cost += _cost(item)
+            if cost >= _CHARS_AT_ONCE:
+                yield range(first, index + 1)
+                first, cost = index + 1, 0
+        if first < len(inputs):
+            yield range(first, len(inputs))
 
     def resolve_prompt(self, prompt_name: str | None) -> str:
         """The text to put before each text: the default prompt when no name is given. Raises RequestError."""
@@ -105,30 +117,35 @@ class TextTokenizer:
     def encode(  # noqa: PLR0913 - each is one option of a request
         self,
         inputs: Sequence[Input],
+        part: range,
         *,
         truncate: Truncate | None,
         prompt: str,
         add_special_tokens: bool,
         with_tokens: bool,
         param: str,
-    ) -> Iterator[Encoding]:
-        """Turn inputs into encodings, one after the other; a bad input ends it, those checked at once before the first.
+        is_single: bool = False,
+    ) -> list[Encoding]:
+        """Turn a part of a request's inputs into encodings, in order; one bad input refuses them all.
 
         prompt: goes before each text (before the first of a pair), never before token ids.
         add_special_tokens: frame token ids by the template; texts always are. with_tokens: keep what `tokens` needs.
         Raises RequestError naming `param[i]`, the limit and what was given.
         """
-        places = [Place(param, index, len(inputs)) for index in range(len(inputs))]
-        for item, place in zip(inputs, places, strict=True):
+        items = [inputs[index] for index in part]
+        places = [Place(param, None if is_single else index) for index in part]
+        for item, place in zip(items, places, strict=True):
             self._check(item, place, is_framed_here=add_special_tokens)
-        found = self._tokenize([item for item in inputs if isinstance(item, Text)], prompt, with_tokens=with_tokens)
-        for item, place in zip(inputs, places, strict=True):
+        found = self._tokenize([item for item in items if isinstance(item, Text)], prompt, with_tokens=with_tokens)
+        encodings = []
+        for item, place in zip(items, places, strict=True):
             if isinstance(item, Text):
                 full, sequences = self._from_text(next(found), prompt, with_tokens=with_tokens)
             else:
                 ids = self._frame.around(item.ids) if add_special_tokens else item.ids
                 full, sequences = self._from_ids(ids, with_tokens=with_tokens)
-            yield self._fit(full, sequences, truncate, place)
+            encodings.append(self._fit(full, sequences, truncate, place))
+        return encodings
 
     def tokens(self, encoding: Encoding) -> TokenList:
         """The tokens of an encoding that was made with `with_tokens`.
@@ -150,15 +167,13 @@ class TextTokenizer:
             check_frame(item.ids, self._frame, place)
 
     def _tokenize(self, items: Sequence[Text], prompt: str, *, with_tokens: bool) -> Iterator[tokenizers.Encoding]:
+        texts = [
+            prompt + _clean(item.text) if item.pair is None else (prompt + _clean(item.text), _clean(item.pair))
+            for item in items
+        ]
         # Only the batch calls free the GIL; the fast one leaves offsets out.
         run = self._tokenizer.encode_batch if with_tokens else self._tokenizer.encode_batch_fast
-        for part in _parts(items):
-            yield from run(
-                [
-                    prompt + _clean(item.text) if item.pair is None else (prompt + _clean(item.text), _clean(item.pair))
-                    for item in part
-                ]
-            )
+        return iter(run(texts))
 
     def _from_text(
         self, found: tokenizers.Encoding, prompt: str, *, with_tokens: bool
@@ -200,8 +215,10 @@ class TextTokenizer:
         if full.num_tokens > limit and truncate is not None:
             positions = None if truncate == "error" else kept_positions(sequences(), limit, truncate)
             if positions is None:
-                message = f"{limit} tokens allowed, got {full.num_tokens}"
-                raise place.error(message, code="context_length_exceeded")
+                hint = "; `truncate` says which side may be cut" if truncate == "error" else ""
+                raise place.error(
+                    f"{limit} tokens allowed, got {full.num_tokens}{hint}", code="context_length_exceeded"
+                )
             full = full.at(positions)
         if self._may_overflow and int(full.ids.max(initial=0)) >= self._text.vocab_size:
             last = self._text.vocab_size - 1
@@ -212,8 +229,7 @@ class TextTokenizer:
         if self._text.include_prompt or not prompt:
             return None
         mask = np.ones(num_tokens, dtype=np.int64)
-        counted = self._prompt_tokens.get(prompt)
-        mask[: self._count_prompt(prompt) if counted is None else counted] = 0
+        mask[: self._prompt_tokens[prompt]] = 0
         return mask
 
     def _count_prompt(self, prompt: str) -> int:
@@ -231,17 +247,9 @@ def _load(path: Path) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def _parts(items: Sequence[Text]) -> Iterator[list[Text]]:
-    part: list[Text] = []
-    num_chars = 0
-    for item in items:
-        part.append(item)
-        num_chars += len(item.text) + len(item.pair or "")
-        if num_chars > _CHARS_AT_ONCE:
-            yield part
-            part, num_chars = [], 0
-    if part:
-        yield part
+def _cost(item: Input) -> int:
+    chars = len(item.text) + len(item.pair or "") if isinstance(item, Text) else len(item.ids)
+    return chars + _CHARS_OF_AN_INPUT
 
 
 def _clean(text: str) -> str:

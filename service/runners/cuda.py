@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnxruntime as ort
 
+from service.errors import StartupError
 from service.runners.base import Array
 
 # What libonnxruntime_providers_cuda.so needs: the driver, then the CUDA 13 and cuDNN 9 libraries.
@@ -98,6 +99,12 @@ def run_bound(session: ort.InferenceSession, inputs: dict[str, Array], outputs: 
     session.run_with_iobinding(binding)
     arrays: list[Array] = binding.copy_outputs_to_cpu()
     return arrays
+
+
+def check_cuda(device_id: int) -> None:
+    """Raises StartupError naming what stops CUDA from working."""
+    if (reason := missing_cuda(device_id)) is not None:
+        raise StartupError(f"no usable GPU: {reason}")
 
 
 def missing_cuda(device_id: int = 0) -> str | None:

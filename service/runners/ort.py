@@ -20,12 +20,15 @@ from service.bundle import Bundle, GraphSpec, Role, TensorSpec
 from service.errors import StartupError
 from service.runners.base import Array, RunnerInfo
 from service.runners.cpus import usable_cpus
-from service.runners.cuda import CudaOptions, assignments, misplaced, missing_cuda, run_bound
+from service.runners.cuda import CudaOptions, assignments, check_cuda, misplaced, run_bound
 
 Device = Literal["cpu", "cuda", "auto"]
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 DEFAULT_CUDA = CudaOptions()
+# Longer than most gaps between operators, and shorter than what another program would miss: at ONNX Runtime's own
+# milliseconds, a lone call beside a busy neighbour takes twice as long as without.
+LONE_SPIN_US = 20
 _TYPES = {
     "float32": "tensor(float)",
     "float16": "tensor(float16)",
@@ -63,12 +66,13 @@ class OrtRunner:
         """
         num_threads = num_threads or usable_cpus()
         if device != "cpu":
-            reason = missing_cuda(cuda.device_id)
-            if reason is None:
+            try:
+                check_cuda(cuda.device_id)
                 return cls._opened(bundle, _CUDA, num_threads, cuda)
-            if device == "cuda":
-                raise StartupError(f"QKV_DEVICE=cuda: no usable GPU: {reason}")
-            _log.warning("QKV_DEVICE=auto: no usable GPU: %s; running on %s", reason, _CPU)
+            except StartupError as error:
+                if device == "cuda":
+                    raise
+                _log.warning("QKV_DEVICE=auto: %s; running on %s", error, _CPU)
         return cls._opened(bundle, _CPU, num_threads, cuda)
 
     @classmethod
@@ -91,7 +95,7 @@ class OrtRunner:
             session = self._session(graph, 1)
             check_session(graph, session)
             has_second = self._num_threads > 1 and self._provider == _CPU
-            self._alone[role] = self._session(graph, self._num_threads, is_spinning=True) if has_second else session
+            self._alone[role] = self._session(graph, self._num_threads, spin_us=LONE_SPIN_US) if has_second else session
             self._shared[role] = session
 
     def run(
@@ -111,10 +115,10 @@ class OrtRunner:
             self._shared.clear()
             self._alone.clear()
 
-    def _session(self, graph: GraphSpec, num_threads: int, *, is_spinning: bool = False) -> ort.InferenceSession:
+    def _session(self, graph: GraphSpec, num_threads: int, *, spin_us: int = 0) -> ort.InferenceSession:
         path = self._bundle.path / graph.file
         if self._provider == _CPU:
-            return open_session(path, num_threads, is_spinning=is_spinning)
+            return open_session(path, num_threads, spin_us=spin_us)
         session = open_session(path, num_threads, provider=self._provider, options=self._cuda.provider_options())
         if nodes := misplaced(assignments(session), self._provider):
             names = ", ".join(f"{node.op} {node.node}" for node in nodes[:5])
@@ -128,17 +132,17 @@ def open_session(
     *,
     provider: str = _CPU,
     options: Mapping[str, str] = _NO_OPTIONS,
-    is_spinning: bool = False,
+    spin_us: int = 0,
 ) -> ort.InferenceSession:
     """A session as the service runs it. Raises StartupError: not loadable, or not on the provider.
 
-    is_spinning: threads wait for the next operator of a call awake: for calls that have the machine to themselves.
+    spin_us: microseconds that the threads of one call stay awake between its operators, 0 = they sleep at once.
     """
     path = path.resolve()  # external data is looked for beside the real file
     try:
         session = ort.InferenceSession(
             str(path),
-            sess_options=session_options(num_threads, is_spinning=is_spinning),
+            sess_options=session_options(num_threads, spin_us=spin_us),
             # The CPU stays behind CUDA for shapes and other small integers.
             providers=[(provider, dict(options)), *([_CPU] if provider != _CPU else [])],
             # SkipLayerNormalization is slower on CPU than the Add and LayerNormalization that it replaces.
@@ -151,7 +155,7 @@ def open_session(
     return session
 
 
-def session_options(num_threads: int, *, is_spinning: bool = False) -> ort.SessionOptions:
+def session_options(num_threads: int, *, spin_us: int = 0) -> ort.SessionOptions:
     """Options of every CPU session: no spinning between calls, no log but errors."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads
@@ -159,7 +163,9 @@ def session_options(num_threads: int, *, is_spinning: bool = False) -> ort.Sessi
     options.log_severity_level = 3
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if is_spinning else "0")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin_us else "0")
+    if spin_us:
+        options.add_session_config_entry("session.intra_op.spin_duration_us", str(spin_us))
     return options
 
 

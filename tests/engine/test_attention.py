@@ -106,10 +106,16 @@ def test_num_values_is_what_is_answered(layers: Any, heads: Any, lengths: list[i
 def test_response_size_is_refused_with_what_would_shrink_it() -> None:
     attention.check_response_size(100, 12.0, 1200)
     with pytest.raises(RequestError) as caught:
-        attention.check_response_size(101, 12.0, 1200)
+        attention.check_response_size(101, 12.0, 1200, has_attention=True)
     assert (caught.value.status, caught.value.code, caught.value.param) == (400, "output_too_large", "include")
     for part in ("1200 bytes allowed", "1212", "application/vnd.safetensors", "layers", '"mean"', "fewer"):
         assert part in caught.value.message
+
+
+def test_fewer_heads_are_not_advised_to_who_asks_for_none() -> None:
+    with pytest.raises(RequestError, match="send fewer or shorter texts") as caught:
+        attention.check_response_size(101, 12.0, 1200)
+    assert "heads" not in caught.value.message
 
 
 def test_safetensors_is_not_advised_to_who_asks_for_it() -> None:
