@@ -107,8 +107,8 @@ class _Loop:
     def admit(self) -> None:
         rows = next(self.requests)
         num_left = [len(rows)]
-        for row in rows:
-            self._left[self.queue.push(row)] = num_left
+        for ticket in self.queue.push(rows):
+            self._left[ticket] = num_left
 
     def take(self) -> list[Ticket]:
         with self._changed:

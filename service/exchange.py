@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from starlette.types import Message, Receive, Scope, Send
 
 from service.connection import abort
+from service.engine.answers import AnswerBudget, Hold
 from service.errors import BodySizeError, DeadlineError
 
 JSON = "application/json"
@@ -50,8 +51,23 @@ class Exchange:
     """One request, and what is learnt about it. Items, tokens and code are for the log line and the metrics."""
 
     __slots__ = (
-        "_is_gone", "_receive", "_send", "_watcher", "code", "has_attention", "has_body", "headers", "is_draining",
-        "num_items", "num_tokens", "request_id", "route", "scope", "started_s", "status",
+        "_held",
+        "_is_gone",
+        "_receive",
+        "_send",
+        "_watcher",
+        "code",
+        "has_attention",
+        "has_body",
+        "headers",
+        "is_draining",
+        "num_items",
+        "num_tokens",
+        "request_id",
+        "route",
+        "scope",
+        "started_s",
+        "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,6 +80,7 @@ class Exchange:
         self.code: str | None = None
         self.num_items = self.num_tokens = 0
         self.has_attention = self.has_body = self.is_draining = False
+        self._held: list[tuple[AnswerBudget, float]] = []
         self._receive = receive
         self._send = send
         self._is_gone = False
@@ -129,6 +146,21 @@ class Exchange:
                 await self.send({"type": "http.response.body", "body": part, "more_body": True})
             body = b""
         await self.send({"type": "http.response.body", "body": body})
+
+    def hold_from(self, budget: AnswerBudget) -> Hold:
+        """What takes memory for this request's answer from a budget, until `give_back`."""
+
+        def hold(num_bytes: float) -> None:
+            budget.take(num_bytes)
+            self._held.append((budget, num_bytes))
+
+        return hold
+
+    def give_back(self) -> None:
+        """The answer is gone: others may have its memory."""
+        while self._held:
+            budget, num_bytes = self._held.pop()
+            budget.give_back(num_bytes)
 
     async def abort(self) -> None:
         """Cut the connection: its answer had begun, and cannot be ended well."""

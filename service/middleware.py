@@ -67,11 +67,12 @@ class Front:
             return
         exchange.route = path
         engine = self._service.admit()
-        self._service.num_in_flight += 1
+        self._service.exchanges.add(exchange)
         try:
             await exchange.within(engine.settings.request_timeout_s, self._answer(endpoint, engine, exchange))
         finally:
-            self._service.num_in_flight -= 1
+            self._service.exchanges.discard(exchange)
+            exchange.give_back()
 
     async def _answer(self, endpoint: Endpoint, engine: Engine, exchange: Exchange) -> None:
         reply = await endpoint(engine, exchange)

@@ -56,7 +56,8 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End every waiter that outlived the drain, then close the connections."""
         service = self._service
-        _log.info("stopping")
+        if service.failure is None:
+            _log.info("stopping")
         if service.num_in_flight and service.engine is not None:
             _log.warning("%d requests outlived the drain and are ended", service.num_in_flight)
             await service.engine.close(0)

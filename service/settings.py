@@ -53,6 +53,10 @@ class Settings(BaseSettings):
         "framed", description="`framed` refuses token ids without the tokenizer's special tokens; `verbatim` takes any."
     )
 
+    max_answers_bytes: int = Field(
+        2**30, ge=1024, description="Most bytes of answers being made and sent, all requests together; above it 429."
+    )
+
     # how it queues
     max_queue_tokens: int = Field(1_000_000, ge=1, description="Most tokens waiting or running; above it 429.")
     max_call_tokens: int = Field(1024, ge=1, description="Most padded tokens in one call of the model (CPU).")

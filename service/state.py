@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from service.engine.engine import Engine
 from service.errors import NotReadyError
+from service.exchange import Exchange
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -17,7 +18,7 @@ _DRAINING_RETRY_S = 5.0
 class Service:
     """The life of one app.
 
-    engine: None while it loads. failure: why it never will be there. num_in_flight: API requests being answered.
+    engine: None while it loads. failure: why it never will be there. exchanges: API requests that have come.
     """
 
     settings: Settings
@@ -25,7 +26,7 @@ class Service:
     engine: Engine | None = None
     failure: str | None = None
     is_draining: bool = False
-    num_in_flight: int = 0
+    exchanges: set[Exchange] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.metrics.watch_service(lambda: self.unready_reason() is None, lambda: self.num_in_flight)
@@ -38,6 +39,11 @@ class Service:
             lambda: engine.health().queued_tokens,
             lambda: engine.health().running_calls,
         )
+
+    @property
+    def num_in_flight(self) -> int:
+        """API requests being answered: those whose bodies are still coming may never be."""
+        return sum(exchange.has_body for exchange in self.exchanges)
 
     @property
     def is_loading(self) -> bool:

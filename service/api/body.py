@@ -94,6 +94,9 @@ class AttentionOptions(Body):
 
 def check_media_type(exchange: Exchange) -> None:
     """Refuse what is not plain JSON, before a byte of it is read. Raises MediaTypeError."""
+    transfer = exchange.headers.get(b"transfer-encoding", b"chunked").strip().lower()
+    if transfer != b"chunked":
+        raise MediaTypeError("transfer-encoding: only chunked is taken, without compression")
     encoding = exchange.headers.get(b"content-encoding", b"identity").strip().lower()
     if encoding not in (b"identity", b""):
         raise MediaTypeError("content-encoding: only `identity` is taken")

@@ -119,6 +119,7 @@ def to_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_form
         add_special_tokens=bool(body.add_special_tokens),
         embedding_space=asked_space(body.embedding_space, exchange),
         is_single=is_single(body.input),
+        hold=exchange.hold_from(engine.answers),
         bytes_per_value=answer_cost(answer_format),
     )
 

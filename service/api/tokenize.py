@@ -9,7 +9,7 @@ from service.api.encode import NativeInput
 from service.api.inputs import is_single, parse_inputs
 from service.engine.engine import Engine
 from service.engine.formats import native_json
-from service.engine.request import EncodeResult
+from service.engine.request import EncodeRequest, EncodeResult
 from service.exchange import Exchange, Reply
 
 
@@ -33,15 +33,16 @@ async def tokenize(engine: Engine, exchange: Exchange) -> Reply:
     refuse_unknown(body)
     check_model(body.model, engine)
     inputs = parse_inputs(body.input, engine, allow_pairs=True)
-    items = await exchange.unless_gone(
-        engine.tokenize(
-            inputs,
-            truncate=body.truncate,
-            add_special_tokens=bool(body.add_special_tokens),
-            prompt_name=body.prompt_name,
-            is_single=is_single(body.input),
-        )
+    request = EncodeRequest(
+        inputs,
+        include=frozenset({"tokens"}),
+        truncate=body.truncate,
+        add_special_tokens=bool(body.add_special_tokens),
+        prompt_name=body.prompt_name,
+        is_single=is_single(body.input),
+        hold=exchange.hold_from(engine.answers),
     )
+    items = await exchange.unless_gone(engine.tokenize(request))
     exchange.num_items, exchange.num_tokens = len(items), sum(item.num_used for item in items)
     result = EncodeResult(items, exchange.num_tokens, embedding_space="")
     return Reply(await write(lambda: native_json(result, engine.manifest.name, "float"), result, "float"))

@@ -98,10 +98,8 @@ class Batcher:
                     f"{num_tokens} in this request",
                     retry_after_s=(waiting + num_tokens - self._max_queue_tokens) / self._tokens_per_s,
                 )
-            for index, row in enumerate(rows):
-                ticket = self._queue.push(row)
-                job.tickets.append(ticket)
-                self._jobs[ticket] = (job, index)
+            job.tickets = self._queue.push(rows)
+            self._jobs |= {ticket: (job, index) for index, ticket in enumerate(job.tickets)}
             self._changed.notify(len(rows))
 
     def _drop(self, job: Job) -> None:

@@ -16,10 +16,11 @@ import numpy as np
 
 from service.bundle import PROBES, TOKENIZER, Bundle, Manifest, Role
 from service.engine import attention, batch
+from service.engine.answers import AnswerBudget
 from service.engine.batch import Heads, Row, RowResult
 from service.engine.batcher import Batcher, Outcome
 from service.engine.proof import GraphProofs
-from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, Input, Text
+from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, Text
 from service.engine.tokenizer import Encoding, TextTokenizer
 from service.engine.vectors import finish, vector_space
 from service.errors import BackendError, RequestError, SpaceMismatchError, StartupError
@@ -64,6 +65,7 @@ class Engine:
         self._runner = runner
         self._observer = observer
         self._proofs = GraphProofs(bundle, runner, probes)
+        self.answers = AnswerBudget(settings.max_answers_bytes)
         self._canary_fault: tuple[float, str] | None = None
         self._tokenizer = TextTokenizer(
             bundle.file(TOKENIZER),
@@ -108,24 +110,9 @@ class Engine:
         num_tokens = sum(len(encoding.ids) for encoding in encodings)
         return EncodeResult(items, num_tokens, space)
 
-    async def tokenize(
-        self,
-        inputs: Sequence[Input],
-        *,
-        truncate: Truncate | None = None,
-        add_special_tokens: bool = False,
-        prompt_name: str | None = None,
-        is_single: bool = False,
-    ) -> list[EncodedItem]:
+    async def tokenize(self, request: EncodeRequest) -> list[EncodedItem]:
         """The tokens of each input, told in full at any length unless `truncate` says otherwise. Nothing is run."""
-        request = EncodeRequest(
-            inputs,
-            include=frozenset({"tokens"}),
-            prompt_name=prompt_name,
-            add_special_tokens=add_special_tokens,
-            is_single=is_single,
-        )
-        encodings = await self._tokenize(request, truncate)
+        encodings = await self._tokenize(request, request.truncate)
         self._check_size(request, encodings)
         return [self._finish(request, encoding, {}) for encoding in encodings]
 
@@ -233,13 +220,17 @@ class Engine:
             num_values += sum(lengths) * self.manifest.embedding.token_dim
         if "attention" in request.include:
             num_values += attention.num_values(request.attention, lengths, self.manifest.attention)
+        num_tokens = sum(lengths) if "tokens" in request.include else 0
         attention.check_response_size(
             num_values,
             request.bytes_per_value,
             self.settings.max_response_bytes,
-            num_tokens=sum(lengths) if "tokens" in request.include else 0,
+            num_tokens=num_tokens,
             has_attention="attention" in request.include,
         )
+        if request.hold is not None:
+            # Once as arrays, once as written.
+            request.hold(num_values * (4 + request.bytes_per_value) + 2 * num_tokens * attention.BYTES_PER_TOKEN)
 
     def _finish(self, request: EncodeRequest, encoding: Encoding, result: RowResult) -> EncodedItem:
         include = request.include

@@ -1,13 +1,17 @@
 """Which waiting rows run together: the batching policy, without threads and without a clock.
 
-A call takes rows longest first and is cut when the next row is much shorter than its width, or when its padded tokens
-are used up: padding is the largest cost of mixed lengths. A row is overtaken by at most `max_overtakes` calls; then a
-call starts from it. Rows of different graphs never share a call.
+A call starts from one row and takes those of about its length, longest first, until the next one is much shorter or
+the padded tokens are used up: padding is the largest cost of mixed lengths. Which row it starts from is fair among
+requests, as in start-time fair queueing (Goyal, Vin and Cheng, 1996): the request that has had the least so far is
+next, so a short text never waits behind all of a long list. Every few calls it is the oldest row's turn instead, so
+nothing waits for ever. Rows of different graphs never share a call.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from service.bundle import Role
@@ -15,16 +19,26 @@ from service.engine.batch import Row
 
 MIN_WIDTH_SHARE = 0.75
 MIN_CALL_TOKENS = 128
-MAX_OVERTAKES = 8
+# One call in so many starts from the oldest row.
+OLDEST_EVERY = 4
 _MIN_SWEEP = 64
 
 
 @dataclass(slots=True, eq=False)
+class Flow:
+    """The rows of one request. num_served: tokens it has had, and those that others had had when it came."""
+
+    number: int
+    num_served: int
+    tickets: deque[Ticket] = field(default_factory=deque)
+
+
+@dataclass(slots=True, eq=False)
 class Ticket:
-    """A row's place in the queue. arrived: calls taken before it came. is_waiting: neither taken nor discarded yet."""
+    """A row's place in the queue. is_waiting: neither taken nor discarded yet."""
 
     row: Row
-    arrived: int
+    flow: Flow
     is_waiting: bool = True
 
 
@@ -36,22 +50,30 @@ class CallQueue:
     """
 
     max_call_tokens: int
-    max_overtakes: int = MAX_OVERTAKES
-    num_calls: int = 0
     num_tokens: int = 0
+    _num_calls: int = 0
+    _num_flows: int = 0
+    _num_served: int = 0
     _num_waiting: int = 0
     _num_discarded: int = 0
     _arrivals: deque[Ticket] = field(default_factory=deque)
     _by_length: dict[Role, dict[int, deque[Ticket]]] = field(default_factory=dict)
+    _least_served: list[tuple[int, int, Flow]] = field(default_factory=list)
 
-    def push(self, row: Row) -> Ticket:
-        """Let a row wait."""
-        ticket = Ticket(row, self.num_calls)
-        self._arrivals.append(ticket)
-        self._by_length.setdefault(row.role, {}).setdefault(row.length, deque()).append(ticket)
-        self.num_tokens += row.length
-        self._num_waiting += 1
-        return ticket
+    def push(self, rows: Sequence[Row]) -> list[Ticket]:
+        """Let the rows of one request wait."""
+        self._num_flows += 1
+        flow = Flow(self._num_flows, self._num_served)
+        tickets = [Ticket(row, flow) for row in rows]
+        flow.tickets.extend(sorted(tickets, key=lambda ticket: -ticket.row.length))
+        for ticket in tickets:
+            row = ticket.row
+            self._arrivals.append(ticket)
+            self._by_length.setdefault(row.role, {}).setdefault(row.length, deque()).append(ticket)
+            self.num_tokens += row.length
+        self._num_waiting += len(tickets)
+        heapq.heappush(self._least_served, (flow.num_served, flow.number, flow))
+        return tickets
 
     def discard(self, ticket: Ticket) -> bool:
         """Take a row out that nobody wants any more. False when it was taken before."""
@@ -68,37 +90,47 @@ class CallQueue:
 
         num_idle: workers that could run a call now, the caller included: a short queue is shared out between them.
         """
-        oldest = self._oldest()
-        if oldest is None:
+        first = self._first()
+        if first is None:
             return []
-        lengths = self._by_length[oldest.row.role]
         share = self.max_call_tokens if num_idle == 1 else max(MIN_CALL_TOKENS, -(-self.num_tokens // num_idle))
-        is_due = self.num_calls - oldest.arrived >= self.max_overtakes
-        call = [oldest] if is_due else []
-        for ticket in call:
-            self._leave(ticket)
-        self._fill(call, lengths, min(share, self.max_call_tokens))
-        self.num_calls += 1
-        return call
+        self._leave(first)
+        call = [first, *self._mates(first, min(share, self.max_call_tokens))]
+        for flow in {ticket.flow: None for ticket in call}:
+            flow.num_served += sum(ticket.row.length for ticket in call if ticket.flow is flow)
+            if _head(flow.tickets) is not None:
+                heapq.heappush(self._least_served, (flow.num_served, flow.number, flow))
+        self._num_calls += 1
+        return sorted(call, key=lambda ticket: -ticket.row.length)
 
-    def _oldest(self) -> Ticket | None:
-        while self._arrivals and not self._arrivals[0].is_waiting:
-            self._arrivals.popleft()
-        return self._arrivals[0] if self._arrivals else None
+    def _first(self) -> Ticket | None:
+        oldest = _head(self._arrivals)
+        if oldest is None or self._num_calls % OLDEST_EVERY == OLDEST_EVERY - 1:
+            return oldest
+        while self._least_served:
+            num_served, _, flow = self._least_served[0]
+            longest = _head(flow.tickets)
+            if longest is not None and num_served == flow.num_served:
+                self._num_served = num_served
+                return longest
+            heapq.heappop(self._least_served)
+        raise AssertionError("a row waits, and its request does not")
 
-    def _fill(self, call: list[Ticket], lengths: dict[int, deque[Ticket]], budget: int) -> None:
-        width = call[0].row.length if call else max(lengths)
-        for length in sorted((n for n in lengths if n <= width), reverse=True):
-            tickets = lengths[length]
-            while tickets:
-                if not tickets[0].is_waiting:
-                    tickets.popleft()
-                    continue
-                if call and _is_cut(len(call), call[0].row.length, length, budget):
+    def _mates(self, first: Ticket, budget: int) -> Iterator[Ticket]:
+        """Waiting rows that share the call of the first, taken out of the queue as they are given."""
+        lengths = self._by_length[first.row.role]
+        width, num_rows = first.row.length, 1
+        for length in sorted((n for n in lengths if n * MIN_WIDTH_SHARE <= width), reverse=True):
+            while (ticket := _head(lengths[length])) is not None:
+                if length > width and 2 * length > budget:
+                    break  # only a longer one does not fit: shorter ones may
+                if _is_cut(num_rows, max(width, length), length, budget):
                     return
-                call.append(tickets.popleft())
-                self._leave(call[-1])
-            del lengths[length]
+                width, num_rows = max(width, length), num_rows + 1
+                self._leave(ticket)
+                yield ticket
+            if _head(lengths[length]) is None:
+                del lengths[length]
 
     def _leave(self, ticket: Ticket) -> None:
         ticket.is_waiting = False
@@ -108,12 +140,25 @@ class CallQueue:
     def _sweep(self) -> None:
         # Discarded rows are skipped when a call comes to them, which may be never: they must not pile up till then.
         self._num_discarded = 0
-        self._arrivals = deque(ticket for ticket in self._arrivals if ticket.is_waiting)
+        self._arrivals = _waiting(self._arrivals)
+        self._least_served = [entry for entry in self._least_served if _head(entry[2].tickets) is not None]
+        heapq.heapify(self._least_served)
         for lengths in self._by_length.values():
             for length in list(lengths):
-                lengths[length] = deque(ticket for ticket in lengths[length] if ticket.is_waiting)
+                lengths[length] = _waiting(lengths[length])
                 if not lengths[length]:
                     del lengths[length]
+
+
+def _head(tickets: deque[Ticket]) -> Ticket | None:
+    """The first one that still waits; those before it are dropped."""
+    while tickets and not tickets[0].is_waiting:
+        tickets.popleft()
+    return tickets[0] if tickets else None
+
+
+def _waiting(tickets: deque[Ticket]) -> deque[Ticket]:
+    return deque(ticket for ticket in tickets if ticket.is_waiting)
 
 
 def _is_cut(num_rows: int, width: int, next_length: int, budget: int) -> bool:

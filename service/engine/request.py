@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
+from service.engine.answers import Hold
 from service.engine.batch import Heads
 from service.engine.truncation import SPECIAL
 from service.runners.base import Array
@@ -49,7 +50,7 @@ class EncodeRequest:
     param: the name that the dialect gives its inputs (`input`), used in error messages: `input[3]`.
     is_single: the only input did not come in a list, and is called `input`.
     bytes_per_value: what one float costs in the answer's format, for the size check (float JSON 12.5, base64 5.4,
-    binary 4).
+    binary 4). hold: takes memory for the answer before it is computed, or refuses.
     """
 
     inputs: Sequence[Input]
@@ -64,6 +65,7 @@ class EncodeRequest:
     param: str = "input"
     is_single: bool = False
     bytes_per_value: float = 12.5
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)

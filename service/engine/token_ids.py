@@ -64,15 +64,17 @@ def check_range(ids: Sequence[int], vocab_size: int, place: Place) -> None:
         return
     index, bad = next((index, value) for index, value in enumerate(ids) if not 0 <= value < vocab_size)
     got = str(bad) if abs(bad) < 2**63 else "a number beyond 64 bits"
-    raise place.error(f"token ids 0…{vocab_size - 1} allowed, got {got} at index {index}")
+    raise RequestError(f"{place}: token ids 0…{vocab_size - 1} allowed, got {got} at index {index}", param=place.param)
 
 
 def check_frame(ids: tuple[int, ...], frame: Frame, place: Place) -> None:
     """Refuse ids that this model's tokenizer cannot have framed. Raises RequestError, code `foreign_token_ids`."""
     if not frame.fits(ids):
         prefix, suffix = (" ".join(map(str, part)) for part in (frame.prefix, frame.suffix))
-        raise place.error(
-            f"token ids must be framed by this model's special tokens ({prefix} … {suffix}); these look like another "
-            "tokenizer's. Send text (LangChain: check_embedding_ctx_length=False), or add_special_tokens frames them",
+        raise RequestError(
+            f"{place}: token ids must be framed by this model's special tokens ({prefix} … {suffix}); these look like "
+            "another tokenizer's. Send text (LangChain: check_embedding_ctx_length=False), or let add_special_tokens "
+            "frame them",
+            param=place.param,
             code="foreign_token_ids",
         )

@@ -7,6 +7,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,12 +184,13 @@ async def test_a_prompt_for_token_ids_is_refused_not_ignored(tmp_path: Path) -> 
 
 async def test_counting_tokens_takes_texts_of_any_length(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    request = [Text("dog " * 200)]
-    whole, cut = (await engine.tokenize(request))[0], (await engine.tokenize(request, truncate="right"))[0]
+    request = texts("dog " * 200, include=frozenset({"tokens"}))
+    (whole,) = await engine.tokenize(request)
+    (cut,) = await engine.tokenize(replace(request, truncate="right"))
     assert (whole.num_tokens, whole.num_used, whole.truncated) == (202, 202, False)
     assert (cut.num_tokens, cut.num_used, cut.truncated) == (202, 64, True)
     with pytest.raises(RequestError, match="64 tokens allowed, got 202"):
-        await engine.tokenize(request, truncate="error")
+        await engine.tokenize(replace(request, truncate="error"))
     await engine.close(1)
 
 
@@ -206,7 +208,7 @@ async def test_an_answer_of_too_many_tokens_is_refused_before_the_rest_is_tokeni
     engine = make_engine(max_response_bytes=72 * 1_000_000)
     tracemalloc.start()
     with pytest.raises(RequestError, match="72000000 bytes allowed") as error:
-        await engine.tokenize([Text("a " * 100_000)] * 100)
+        await engine.tokenize(texts(*["a " * 100_000] * 100, include=frozenset({"tokens"})))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert error.value.code == "output_too_large"
@@ -252,9 +254,10 @@ async def test_a_bundle_without_attention_says_so(tmp_path: Path) -> None:
 
 async def test_a_list_of_tokens_over_the_limit_is_refused(make_engine: MakeEngine) -> None:
     engine = make_engine(max_response_bytes=1024)
-    assert await engine.tokenize([Text("the cat")])
+    wanted = frozenset({"tokens"})
+    assert await engine.tokenize(texts("the cat", include=wanted))
     with pytest.raises(RequestError, match="1024 bytes allowed") as error:
-        await engine.tokenize([Text("dog " * 200)])
+        await engine.tokenize(texts("dog " * 200, include=wanted))
     assert error.value.code == "output_too_large"
     await engine.close(1)
 

@@ -88,6 +88,6 @@ def test_prompt_counts_for_pooling_unless_the_model_says_otherwise(bert: Path) -
 
 def test_left_cut_prompt_leaves_the_text_pooled(bert: Path) -> None:
     tokenizer = make(bert, max_tokens=4, prompts=PROMPTS, include_prompt=False)
-    encoding = encode(tokenizer, Text("red dog"), prompt="a cat ", truncate="left")[0]
+    encoding = encode(tokenizer, Text("red dog"), prompt="a query ", truncate="left")[0]
     assert encoding.pooling_mask is not None
     assert encoding.pooling_mask.tolist() == [0, 1, 1, 1]

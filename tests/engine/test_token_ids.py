@@ -31,7 +31,7 @@ def test_separator_inside_a_list_of_ids_is_special(tiny: TextTokenizer) -> None:
 def test_empty_ids(tiny: TextTokenizer) -> None:
     error = refusal(tiny, TokenIds(()))
     assert "input[0]" in error.message
-    assert error.param == "input"
+    assert error.param == "input[0]"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_ids_out_of_range(bert: Path, bad: int, shown: str, token_ids: Literal["
 
 @pytest.mark.parametrize("ids", [(40, 41), (0, 0, 0), (CLS,), (SEP, CLS), (CLS, 40), (40, SEP)])
 def test_ids_without_the_frame_are_foreign(tiny: TextTokenizer, ids: tuple[int, ...]) -> None:
-    error = refusal(tiny, TokenIds(ids))
+    error = refusal(tiny, TokenIds(ids), is_single=True)
     assert (error.code, error.param) == ("foreign_token_ids", "input")
     assert "check_embedding_ctx_length=False" in error.message
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 from transformers import AutoTokenizer
 
@@ -152,9 +154,19 @@ def test_unreadable_tokenizer(tmp_path: Path, content: str | None) -> None:
 
 
 def test_is_costly() -> None:
-    assert not TextTokenizer.is_costly([Text("x" * COSTLY_CHARS)])
-    assert TextTokenizer.is_costly([Text("x"), Text("x" * (COSTLY_CHARS - 1), "x")])
-    assert not TextTokenizer.is_costly([TokenIds((1,) * 100_000)])
+    assert not TextTokenizer.is_costly([Text("x" * (COSTLY_CHARS // 2))])
+    assert TextTokenizer.is_costly([Text("x"), Text("x" * (COSTLY_CHARS // 2), "x" * (COSTLY_CHARS // 2))])
+    assert TextTokenizer.is_costly([TokenIds((1,) * 100_000)])
+    assert TextTokenizer.is_costly([Text("")] * 2048)
+
+
+@given(st.lists(st.integers(0, 300_000), max_size=20))
+def test_parts_hold_every_input_once_in_order_and_end_when_they_are_large(lengths: list[int]) -> None:
+    inputs = [Text("x" * length) for length in lengths]
+    parts = list(TextTokenizer.parts(inputs))
+    assert [index for part in parts for index in part] == list(range(len(inputs)))
+    for part in parts:
+        assert sum(lengths[index] for index in part[:-1]) < 131_072
 
 
 def test_other_threads_run_while_a_long_text_is_tokenised(minilm_dir: Path) -> None:

@@ -71,9 +71,9 @@ def test_special_tokens_alone_over_the_limit() -> None:
 
 def test_too_long_names_input_limit_and_length(tiny: TextTokenizer) -> None:
     error = refusal(tiny, Text("a"), Text("b"), Text("c"), Text("dog " * 200))
-    assert error.message == "input[3]: 64 tokens allowed, got 202"
+    assert error.message == "input[3]: 64 tokens allowed, got 202; `truncate` says which side may be cut"
     assert (error.code, error.param) == ("context_length_exceeded", "input[3]")
-    assert refusal(tiny, Text("dog " * 200)).param == "input"
+    assert refusal(tiny, Text("dog " * 200), is_single=True).param == "input"
 
 
 def test_truncated_keeps_the_count(tiny: TextTokenizer) -> None:

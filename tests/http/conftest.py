@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from service.runners.base import FakeRunner
 from service.settings import Settings
 from service.state import Service
 from tests.fixtures.fakes import fake_bundle
+from tests.http.process import Process, Start
 
 OpenClient = Callable[..., Awaitable[httpx2.AsyncClient]]
 
@@ -72,3 +73,21 @@ async def open_client(tmp_path: Path) -> AsyncIterator[OpenClient]:
 async def client(open_client: OpenClient) -> httpx2.AsyncClient:
     """A client of a ready app with the default settings."""
     return await open_client()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """`start(call_s=…, load_s=…, QKV_…=…)`: a server process, ended with the test."""
+    processes: list[Process] = []
+
+    def start_one(call_s: float = 0, load_s: float = 0, fault: str = "", **settings: str) -> Process:
+        directory = tmp_path / str(len(processes))
+        directory.mkdir()
+        processes.append(Process(directory, call_s, load_s, fault, settings))
+        return processes[-1]
+
+    yield start_one
+    for process in processes:
+        if process.popen.poll() is None:
+            process.popen.kill()
+        process.popen.wait(10)

@@ -1,20 +1,16 @@
-"""The server as a process: starting, draining, connections, limits. Over real sockets and a fake model."""
+"""The server as a process: starting, draining, ending. Over real sockets and a fake model."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
 
 import httpx2
 import psutil
@@ -24,99 +20,9 @@ from service import health
 from service.errors import StartupError
 from service.server import listen
 from service.settings import Settings
+from tests.fixtures.live import spawn
+from tests.http.process import Start, raw_request, read_answer, wait_for
 from tests.http.test_bodies import check_error
-
-BODY = {"input": "the cat"}
-
-T = TypeVar("T")
-
-
-class Process:
-    """A server on a port that it chose itself."""
-
-    def __init__(self, directory: Path, call_s: float, load_s: float, fault: str, settings: dict[str, str]) -> None:
-        command = [sys.executable, "-m", "tests.http.served", str(directory), str(call_s), str(load_s), fault]
-        self.log_file = directory / "log"
-        env = {**os.environ, "QKV_PORT": "0", **settings}
-        with self.log_file.open("wb") as log:
-            self.popen = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
-        self.url = self._find_url()
-        self.port = int(self.url.rsplit(":", 1)[1])
-
-    @property
-    def log(self) -> str:
-        return self.log_file.read_text()
-
-    def _find_url(self) -> str:
-        found = wait_for(lambda: re.search(r"listening on (\S+)", self.log), 20)
-        return str(found[1])
-
-    def post(self, **options: object) -> httpx2.Response:
-        return httpx2.post(f"{self.url}/v1/encode", json=BODY, timeout=30, **options)  # type: ignore[arg-type]
-
-    def status(self, path: str) -> int:
-        return httpx2.get(self.url + path, timeout=5).status_code
-
-    def wait_ready(self) -> Process:
-        wait_for(lambda: self.status("/health/ready") == 200, 20)
-        return self
-
-    def metric(self, name: str) -> float:
-        text = httpx2.get(f"{self.url}/metrics", timeout=5).text
-        return float(next(line.split()[-1] for line in text.splitlines() if line.startswith(f"{name} ")))
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
-
-
-def wait_for(probe: Callable[[], T | None], timeout_s: float) -> T:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if found := probe():
-            return found
-        time.sleep(0.02)
-    raise TimeoutError(f"nothing within {timeout_s} s")
-
-
-Start = Callable[..., Process]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """`start(call_s=…, load_s=…, QKV_…=…)`: a server process, ended with the test."""
-    processes: list[Process] = []
-
-    def start_one(call_s: float = 0, load_s: float = 0, fault: str = "", **settings: str) -> Process:
-        directory = tmp_path / str(len(processes))
-        directory.mkdir()
-        processes.append(Process(directory, call_s, load_s, fault, settings))
-        return processes[-1]
-
-    yield start_one
-    for process in processes:
-        if process.popen.poll() is None:
-            process.popen.kill()
-        process.popen.wait(10)
-
-
-def raw_request(body: bytes, *headers: str) -> bytes:
-    head = ["POST /v1/encode HTTP/1.1", "host: test", "content-type: application/json", *headers]
-    return "\r\n".join([*head, "", ""]).encode() + body
-
-
-def read_answer(connection: socket.socket) -> tuple[int, bytes]:
-    """One answer from a connection. -> status and body"""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        chunk = connection.recv(65536)
-        assert chunk, "the connection was closed without an answer"
-        data += chunk
-    head, _, body = data.partition(b"\r\n\r\n")
-    found = re.search(rb"content-length: (\d+)", head)
-    assert found
-    while len(body) < int(found[1]):
-        body += connection.recv(65536)
-    return int(head.split()[1]), body
 
 
 def test_liveness_answers_at_once_and_readiness_only_when_loaded(start: Start) -> None:
@@ -198,81 +104,6 @@ def test_a_second_signal_ends_the_process_on_the_spot(start: Start) -> None:
             lost.result()
 
 
-def test_an_idle_connection_outlives_a_load_balancers_timeout(start: Start) -> None:
-    assert Settings().keep_alive_s >= 75
-    server = start(QKV_KEEP_ALIVE_S="8").wait_ready()
-    body = json.dumps(BODY).encode()
-    request = raw_request(body, f"content-length: {len(body)}")
-    with closing(server.connect()) as connection:
-        connection.sendall(request)
-        assert read_answer(connection)[0] == 200
-        time.sleep(6)  # longer than uvicorn's own default
-        connection.sendall(request)
-        assert read_answer(connection)[0] == 200
-
-
-@pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_body_over_the_limit_is_413_and_never_held(start: Start, is_chunked: bool) -> None:
-    limit = 4 * 2**20
-    server = start(QKV_MAX_BODY_BYTES=str(limit)).wait_ready()
-    memory = psutil.Process(server.popen.pid).memory_info
-    idle = memory().rss
-    block = b" " * 2**20
-    with closing(server.connect()) as connection:
-        started_s = time.monotonic()
-        if is_chunked:
-            connection.sendall(raw_request(b"", "transfer-encoding: chunked"))
-            for _ in range(64):
-                connection.sendall(b"100000\r\n" + block + b"\r\n")
-            connection.sendall(b"0\r\n\r\n")
-        else:
-            connection.sendall(raw_request(b"", f"content-length: {5 * 2**20}"))
-            for _ in range(5):
-                connection.sendall(block)
-        status, body = read_answer(connection)
-        assert time.monotonic() - started_s < 2
-        assert memory().rss - idle <= 3 * limit
-        assert status == 413
-        assert json.loads(body)["error"]["code"] == "body_too_large"
-        good = json.dumps(BODY).encode()
-        connection.sendall(raw_request(good, f"content-length: {len(good)}"))
-        assert read_answer(connection)[0] == 200
-
-
-def test_work_of_a_client_that_left_is_dropped(start: Start) -> None:
-    # A call holds one row and takes 0.3 s: without dropping, twenty of them would be run, for six seconds.
-    server = start(call_s=0.3, QKV_MAX_CALL_TOKENS="4").wait_ready()
-    body = json.dumps(BODY).encode()
-    waiting = [server.connect() for _ in range(20)]
-    for connection in waiting:
-        connection.sendall(raw_request(body, f"content-length: {len(body)}"))
-    wait_for(lambda: server.metric("qkv_requests_in_flight") == 20, 5)
-    for connection in waiting:
-        connection.close()
-    wait_for(lambda: server.metric("qkv_requests_in_flight") == 0, 1.5)
-    wait_for(lambda: server.metric("qkv_queue_tokens") == 0, 1.5)
-    assert server.metric('qkv_call_rows_sum{role="encode"}') <= 6
-    assert "code=client_gone" in server.log
-    assert "Traceback" not in server.log
-    assert server.post().status_code == 200
-
-
-@pytest.mark.parametrize("sent", [b'{"input":', b""], ids=["half of it", "not a byte of it"])
-def test_a_body_that_does_not_come_ends_with_a_deadline(start: Start, sent: bytes) -> None:
-    server = start(QKV_REQUEST_TIMEOUT_S="0.5").wait_ready()
-    with closing(server.connect()) as connection:
-        connection.sendall(raw_request(sent, "content-length: 100"))
-        status, body = read_answer(connection)
-    assert status == 504
-    assert json.loads(body)["error"]["code"] == "deadline_exceeded"
-
-
-def test_a_request_past_its_deadline_is_answered_and_what_it_left_is_dropped(start: Start) -> None:
-    server = start(call_s=0.6, QKV_REQUEST_TIMEOUT_S="0.2").wait_ready()
-    check_error(server.post(), 504, code="deadline_exceeded")
-    assert server.status("/health/ready") == 200
-
-
 def test_an_address_in_use_is_told_in_one_line() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
@@ -301,3 +132,59 @@ def test_a_bad_bundle_is_told_before_the_port_opens(tmp_path: Path) -> None:
 )
 def test_the_probe_asks_the_server_that_the_environment_configures(environ: dict[str, str], url: str) -> None:
     assert health.default_url(environ) == url
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3])
+def test_a_signal_at_any_moment_of_the_start_ends_well(
+    tiny_bundle: Path, tmp_path: Path, number: signal.Signals, after_s: float
+) -> None:
+    server = spawn(tmp_path / "log", str(tiny_bundle))
+    wait_for(lambda: "listening on" in server.log or server.process.poll() is not None, 20)
+    time.sleep(after_s)
+    server.process.send_signal(number)
+    assert server.process.wait(10) == 0, server.log
+    assert "Traceback" not in server.log
+
+
+def test_a_signal_while_a_model_is_built_ends_the_build_too(tiny_models: Path, tmp_path: Path) -> None:
+    server = spawn(tmp_path / "log", str(tiny_models / "mid"))
+    parent = psutil.Process(server.process.pid)
+    wait_for(parent.children, 20)
+    (builder,) = parent.children()
+    cache = tmp_path / "cache" / "qkv" / "bundles"
+    wait_for(lambda: cache.is_dir() and any(cache.iterdir()), 30)
+    server.process.terminate()
+    assert server.process.wait(10) == 0, server.log
+    builder.wait(10)
+    assert list(cache.iterdir()) == []
+
+
+def test_half_a_body_holds_no_drain_and_gets_the_error_of_every_other_refusal(start: Start) -> None:
+    server = start().wait_ready()
+    with closing(server.connect()) as connection:
+        connection.sendall(raw_request(b'{"inp', "content-length: 1000"))
+        wait_for(lambda: server.metric("qkv_ready") == 1, 5)
+        started_s = time.monotonic()
+        server.popen.send_signal(signal.SIGTERM)
+        status, body = read_answer(connection)
+    assert (status, json.loads(body)["error"]["code"]) == (503, "draining")
+    assert server.popen.wait(5) == 0
+    assert time.monotonic() - started_s < 5
+    assert "Traceback" not in server.log
+
+
+def test_an_answer_on_its_way_is_finished_before_the_process_ends(start: Start) -> None:
+    server = start().wait_ready()
+    body = json.dumps({"input": "a " * 200_000}).encode()
+    with closing(server.connect()) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        connection.sendall(raw_request(body, f"content-length: {len(body)}", path="/v1/tokenize"))
+        first = connection.recv(1000)
+        assert first.startswith(b"HTTP/1.1 200")
+        server.popen.send_signal(signal.SIGTERM)
+        time.sleep(2)  # longer than the server's last grace
+        status, answer = read_answer(connection, first)
+    assert status == 200
+    assert len(json.loads(answer)["data"][0]["tokens"]) == 200_002
+    assert server.popen.wait(5) == 0
