@@ -45,7 +45,8 @@ clean: ## Remove all that make created: environments, bundles, results, caches
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call build_bundle,BIN): build the default bundle once.
-build_bundle = test -e $(BUNDLE)/manifest.json || { echo "Building $(BUNDLE) …"; $(1)/qkv export $(MODEL) --out $(BUNDLE); }
+# A second make may have been sooner.
+build_bundle = test -e $(BUNDLE)/manifest.json || { echo "Building $(BUNDLE) …"; $(1)/qkv export $(MODEL) --out $(BUNDLE); } || test -e $(BUNDLE)/manifest.json
 
 # $(call make_venv,DIR): a new virtual environment, or a clear word when Python is too old.
 define make_venv

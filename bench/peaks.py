@@ -10,10 +10,10 @@ from collections.abc import Callable
 from statistics import median
 
 import numpy as np
-import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from service.runners.library import ort
 from service.runners.ort import LONE_SPIN_US, session_options
 
 # The larger half of a feed-forward layer of MiniLM, over the tokens of one call.

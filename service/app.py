@@ -37,6 +37,7 @@ from service.state import Service
 
 API_VERSION = "1"
 
+_SPACE = "Embedding-Space"
 _REF = "#/components/schemas/{model}"
 
 _log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class HotRoute:
     answer: type[Any]
     summary: str
     media_types: tuple[str, ...] = ()
+    has_vectors: bool = True
 
 
 HOT_ROUTES: dict[str, HotRoute] = {
@@ -60,7 +62,9 @@ HOT_ROUTES: dict[str, HotRoute] = {
         encode, EncodeBody, EncodeAnswer, "Embeddings, tokens, token outputs and attention weights", (SAFETENSORS,)
     ),
     "/v1/embeddings": HotRoute(embeddings, EmbeddingsBody, EmbeddingsAnswer, "Embeddings, as OpenAI's clients ask"),
-    "/v1/tokenize": HotRoute(tokenize, TokenizeBody, EncodeAnswer, "The tokens that the model would get"),
+    "/v1/tokenize": HotRoute(
+        tokenize, TokenizeBody, EncodeAnswer, "The tokens that the model would get", has_vectors=False
+    ),
 }
 
 
@@ -180,6 +184,14 @@ def _document(app: FastAPI, path: str, route: HotRoute) -> None:
 
     body = {"$ref": _REF.format(model=route.body.__name__)}
     binary = {media: {"schema": {"type": "string", "format": "binary"}} for media in route.media_types}
+    answered: dict[str, Any] = {"content": binary}
+    extra: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}
+    if route.has_vectors:
+        answered["headers"] = {_SPACE: {"description": "The space of the vectors.", "schema": {"type": "string"}}}
+        text = "The space of your index, as the field `embedding_space`: another one is refused by 412."
+        extra["parameters"] = [{"name": _SPACE, "in": "header", "description": text, "schema": {"type": "string"}}]
+    if binary:
+        answered["description"] = f"JSON, or {' or '.join(binary)} for who sends it as `Accept`."
     app.add_api_route(
         path,
         documented,
@@ -188,7 +200,7 @@ def _document(app: FastAPI, path: str, route: HotRoute) -> None:
         summary=route.summary,
         description=inspect.getdoc(inspect.getmodule(route.endpoint)),
         response_model=route.answer,
-        responses={200: {"content": binary}, **ERRORS},
+        responses={200: answered, **ERRORS},
         operation_id=path.rsplit("/", 1)[-1],
-        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": body}}}},
+        openapi_extra=extra,
     )

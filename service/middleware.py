@@ -130,6 +130,8 @@ def _from_http(error: HTTPException) -> ServiceError:
         return NotFoundError("there is no such path; /docs lists those that there are, under /v1 and /health")
     if error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")
+        if allow == "GET":
+            allow = "GET, HEAD"  # every GET route has its HEAD, which the router does not tell
         return MethodError(f"this path takes {allow}", allow=allow)
     failure = RequestError("the request cannot be answered")
     failure.status = error.status_code

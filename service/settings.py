@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
@@ -93,16 +94,22 @@ class Settings(BaseSettings):
         return 8000 if isinstance(value, str) and value.startswith("tcp://") else value
 
 
+def _is_port_link(name: str) -> bool:
+    return name.upper() == f"{PREFIX}PORT" and os.environ[name].startswith("tcp://")
+
+
 def load_settings(**overrides: Any) -> tuple[Settings, list[str]]:
     """Settings from the environment and overrides (None = not given), and the service-link names that were ignored.
 
     Raises StartupError naming each bad or unknown variable.
     """
     names = {name for name in os.environ if name.upper().startswith(PREFIX)}
-    links = {name for name in names if _SERVICE_LINK.match(name) or os.environ[name].startswith("tcp://")}
+    links = {name for name in names if _SERVICE_LINK.match(name) or _is_port_link(name)}
     known = {PREFIX + field.upper() for field in Settings.model_fields}
     if unknown := sorted(name for name in names - links if name.upper() not in known):
-        raise StartupError(f"unknown settings: {', '.join(unknown)}; see docs/operations.md")
+        near = get_close_matches(unknown[0], sorted(known), n=1)
+        hint = f"did you mean {near[0]}?" if near else "see docs/operations.md"
+        raise StartupError(f"unknown settings: {', '.join(unknown)}; {hint}")
     try:
         settings = Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:

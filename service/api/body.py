@@ -23,10 +23,11 @@ from service.errors import MediaTypeError, NotFoundError, RequestError
 from service.exchange import Exchange
 from service.settings import Truncate
 
-# Every backslash escape, so that an escaped backslash before a `u` is never mistaken; group 1 is half of a pair alone.
-_ESCAPES = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+# What may hide half of a surrogate pair, and group 1, such a half alone. A backslash that is itself escaped hides none.
+_HALF_PAIRS = re.compile(
+    rb"(?:\\\\)+|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
+_REPLACEMENT = rb"\ufffd"
 _SPEAKABLE = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _JSON_TYPES: dict[type, str] = {
     bool: "a boolean", int: "an integer", float: "a number with a fraction or exponent", str: "a string",
@@ -123,9 +124,12 @@ def parse(body: bytes, model: type[Model]) -> Model:
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False)[0]
     if fault["type"] == "json_invalid" and b"\\u" in body:
-        mended = _ESCAPES.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], body)
+        mended = bytearray(body)
+        for found in _HALF_PAIRS.finditer(body):
+            if found[1]:
+                mended[found.start() : found.end()] = _REPLACEMENT
         if mended != body:
-            return parse(mended, model)
+            return parse(bytes(mended), model)
     raise _refusal(fault, model)
 
 
@@ -211,6 +215,11 @@ def asked_space(field: str | None, exchange: Exchange) -> str | None:
     if field is not None and field.encode() != header:
         raise RequestError("embedding_space: the field and the header differ", param="embedding_space")
     return header.decode("latin-1")
+
+
+def space_header(request: EncodeRequest, result: EncodeResult) -> dict[str, str]:
+    """Names the space of the vectors in an answer that has some."""
+    return {"embedding-space": result.embedding_space} if "embedding" in request.include else {}
 
 
 def attention_choice(options: AttentionOptions | None) -> AttentionChoice:

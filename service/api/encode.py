@@ -21,6 +21,7 @@ from service.api.body import (
     read_model,
     refuse_unknown,
     run,
+    space_header,
     unsupported_tensors,
     write,
 )
@@ -84,7 +85,7 @@ async def encode(engine: Engine, exchange: Exchange) -> Reply:
     answer_format = "safetensors" if is_binary else encoding_format
     request = to_request(body, engine, exchange, answer_format)
     result = await run(exchange, engine, request)
-    headers = {"embedding-space": result.embedding_space}
+    headers = space_header(request, result)
     name = engine.manifest.name
 
     def build() -> bytes:

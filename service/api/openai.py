@@ -23,6 +23,7 @@ from service.api.body import (
     read_model,
     refuse_unknown,
     run,
+    space_header,
     write,
 )
 from service.api.inputs import is_single, parse_inputs
@@ -77,7 +78,7 @@ async def embeddings(engine: Engine, exchange: Exchange) -> Reply:
         return openai_json(result, engine.manifest.name, encoding_format, request.include)
 
     answer = await write(build, result, encoding_format)
-    return Reply(answer, headers={"embedding-space": result.embedding_space})
+    return Reply(answer, headers=space_header(request, result))
 
 
 def _to_request(

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
 
 from service import metrics
 from service.api import models
@@ -42,6 +42,7 @@ def ops_router(service: Service) -> APIRouter:
     async def health() -> Response:
         return _json(orjson.dumps(_health(service)))
 
+    @router.head("/metrics", include_in_schema=False)
     @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
     async def scrape() -> Response:
         return Response(service.metrics.render(), media_type=metrics.CONTENT_TYPE)
@@ -53,10 +54,12 @@ def models_router(service: Service) -> APIRouter:
     """What is served."""
     router = APIRouter(tags=["models"])
 
+    @router.head("/v1/models", include_in_schema=False)
     @router.get("/v1/models", summary="The models loaded", response_model=ModelList, responses={503: ERRORS[503]})
     async def model_list() -> Response:
         return _json(models.model_list(service.admit()))
 
+    @router.head("/v1/models/{model_id:path}", include_in_schema=False)
     @router.get(
         "/v1/models/{model_id:path}",
         summary="One model, with its manifest and parity report",
@@ -73,15 +76,19 @@ def docs_router() -> APIRouter:
     """The documentation page: local files only, so that it works without a network."""
     router = APIRouter(include_in_schema=False)
 
-    @router.get("/docs")
+    @router.api_route("/docs", methods=["GET", "HEAD"])
     async def docs() -> Response:
         return FileResponse(UI / "docs.html")
 
-    @router.get("/favicon.ico")
+    @router.api_route("/", methods=["GET", "HEAD"])
+    async def root() -> Response:
+        return RedirectResponse("/docs")
+
+    @router.api_route("/favicon.ico", methods=["GET", "HEAD"])
     async def favicon() -> Response:
         return FileResponse(UI / "swagger" / "favicon-32x32.png")
 
-    @router.get("/openapi.json")
+    @router.api_route("/openapi.json", methods=["GET", "HEAD"])
     async def openapi(request: Request) -> Response:
         return _json(orjson.dumps(request.app.openapi()))
 
@@ -111,5 +118,5 @@ def _health(service: Service) -> dict[str, Any]:
         "provider": engine.runner_info().provider,
         "queued_tokens": found.queued_tokens,
         "running_calls": found.running_calls,
-        "last_call_age_s": found.last_call_age_s,
+        "last_call_age_s": None if found.last_call_age_s is None else round(found.last_call_age_s, 3),
     }

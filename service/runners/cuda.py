@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnxruntime as ort
 
 from service.errors import StartupError
 from service.runners.base import Array
+from service.runners.library import ort
 
 # What libonnxruntime_providers_cuda.so needs: the driver, then the CUDA 13 and cuDNN 9 libraries.
 _DRIVER = "libcuda.so.1"

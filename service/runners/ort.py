@@ -14,13 +14,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-import onnxruntime as ort
-
 from service.bundle import Bundle, GraphSpec, Role, TensorSpec
 from service.errors import StartupError
 from service.runners.base import Array, RunnerInfo
 from service.runners.cpus import usable_cpus
 from service.runners.cuda import CudaOptions, assignments, check_cuda, misplaced, run_bound
+from service.runners.library import ort
 
 Device = Literal["cpu", "cuda", "auto"]
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

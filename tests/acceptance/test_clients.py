@@ -29,8 +29,11 @@ def test_openai_default_call_decodes_to_the_float_answer(client: openai.OpenAI) 
 
 
 def test_openai_options_and_errors(client: openai.OpenAI) -> None:
-    short = client.embeddings.create(model=MODEL, input=["a", "b"], dimensions=1)
-    assert [len(item.embedding) for item in short.data] == [1, 1]
+    full = np.array(client.embeddings.create(model=MODEL, input="a").data[0].embedding)
+    for dimensions in (1, 8, 384):
+        short = np.array(client.embeddings.create(model=MODEL, input="a", dimensions=dimensions).data[0].embedding)
+        assert np.linalg.norm(short) == pytest.approx(1, abs=1e-5)
+        np.testing.assert_allclose(short, full[:dimensions] / np.linalg.norm(full[:dimensions]), atol=1e-5)
     assert [model.id for model in client.models.list()] == [MODEL]
     with pytest.raises(openai.NotFoundError) as missing:
         client.embeddings.create(model="gpt-9", input="a")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.fixtures.live import LiveServer
+from tests.fixtures.live import LiveServer, serving
 
 TEXT = "What is the weather like today"
 WORDS = "river bank music train of the a to slow fast weather bright and 42 Zürich 東京 naïve re-entry".split()
@@ -75,3 +78,64 @@ def test_forty_texts_with_duplicates_come_back_in_their_order(minilm_server: Liv
         single = {text: embed(minilm_server, text)[0] for text in set(texts)}
         for text, vector in zip(texts, vectors(answer), strict=True):
             assert np.abs(vector - single[text]).max() <= TOLERANCE
+
+
+async def test_a_bad_neighbour_in_the_same_moment_harms_nobody(minilm_server: LiveServer) -> None:
+    async with httpx2.AsyncClient(base_url=minilm_server.url, timeout=60) as client:
+        texts = ["a good text", "dog " * 600, "another good text"]
+        expected = [embed(minilm_server, text)[0] for text in (texts[0], texts[2])]
+        for _ in range(5):
+            first, bad, last = await asyncio.gather(
+                *(client.post("/v1/embeddings", json={"input": text}) for text in texts)
+            )
+            assert bad.json()["error"]["code"] == "context_length_exceeded"
+            for answer, wanted in ((first, expected[0]), (last, expected[1])):
+                assert np.abs(vectors(answer)[0] - wanted).max() <= TOLERANCE
+
+
+@pytest.mark.slow
+def test_two_thousand_mixed_requests_from_many_threads_equal_the_single_ones(tiny_bundle: Path, tmp_path: Path) -> None:
+    words = "cat dog red blue fast slow good bad river bank".split()
+    rng = random.Random(0)
+
+    def request(number: int) -> tuple[str, dict[str, Any]]:
+        text = " ".join(rng.choices(words, k=rng.choice([1, 5, 20, 60, 100, 400])))
+        kind = number % 4
+        if kind == 0:
+            return "/v1/tokenize", {"input": [text, [text, "a pair"]]}
+        if kind == 1:
+            return "/v1/encode", {"input": [[text, "second"]], "truncate": rng.choice(["left", "right"])}
+        return "/v1/embeddings", {"input": text, "truncate": kind == 2}
+
+    requests = [request(number) for number in range(2000)]
+    with (
+        serving(tmp_path / "log", str(tiny_bundle)) as server,
+        httpx2.Client(base_url=server.url, timeout=60) as client,
+    ):
+
+        def post(item: tuple[str, dict[str, Any]]) -> httpx2.Response:
+            return client.post(item[0], json=item[1])
+
+        with ThreadPoolExecutor(32) as pool:
+            answers = list(pool.map(post, requests))
+        assert {answer.status_code for answer in answers} == {200, 400}
+        for item, answer in list(zip(requests, answers, strict=True))[::40]:
+            again = post(item)
+            assert again.status_code == answer.status_code
+            assert_same(answer.json(), again.json())
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Equal, numbers within the tolerance."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, list) and expected and isinstance(expected[0], float):
+        assert np.abs(np.subtract(found, expected)).max() <= TOLERANCE
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert found == expected

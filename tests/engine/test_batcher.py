@@ -213,3 +213,21 @@ def test_an_error_of_the_whole_call_is_not_searched_for_in_its_rows() -> None:
 
     assert len(run_isolated(compute, rows(1, 2, 3, 4), is_alone=True)) == 4
     assert calls == [4]
+
+
+async def test_a_call_that_answers_too_few_rows_ends_all_of_them_with_an_error() -> None:
+    def compute(role: Role, batch: Sequence[Row], is_alone: bool) -> list[Outcome]:
+        return (
+            echo(role, batch, is_alone)[1:] if any(value(row) == 13 for row in batch) else echo(role, batch, is_alone)
+        )
+
+    async with batcher(compute, num_workers=1) as made:
+        with pytest.raises(BackendError):
+            await asyncio.wait_for(answers(made, [13, 14]), 5)
+        assert await answers(made, [1, 2]) == [1, 2]
+        assert made.num_tokens == 0
+
+
+async def test_no_rows_are_answered_at_once() -> None:
+    async with batcher() as made:
+        assert await asyncio.wait_for(made.submit([]), 1) == []

@@ -193,7 +193,7 @@ async def test_errors_of_every_kind_have_one_body(client: httpx2.AsyncClient) ->
         assert answer.headers["allow"] == "POST"
     answer = await client.post("/health/live")
     check_error(answer, 405, code="method_not_allowed")
-    assert answer.headers["allow"] == "GET"
+    assert answer.headers["allow"] == "GET, HEAD"
 
 
 async def test_a_full_queue_is_429_for_a_text_and_for_a_list(open_client: OpenClient) -> None:

@@ -85,3 +85,9 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
     done = run_blocked(f"from qkv.__main__ import main; sys.argv = {['qkv', *words, '--help']!r}; main()", *heavy)
     assert done.returncode == 0, done.stderr
     assert f"Usage: {' '.join(['qkv', *words])}" in done.stdout
+
+
+def test_onnx_runtime_is_imported_in_one_place_only() -> None:
+    files = [file for package in ("service", "export", "qkv", "bench") for file in (ROOT / package).rglob("*.py")]
+    found = [file.name for file in files for name, _ in imports_of(file) if name.split(".")[0] == "onnxruntime"]
+    assert found == ["library.py"]

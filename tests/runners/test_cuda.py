@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 
 from service.bundle import open_bundle
+from service.errors import StartupError
 from service.runners import cuda
-from service.runners.ort import open_session
+from service.runners.library import ort
+from service.runners.ort import OrtRunner, open_session
 
 
 @pytest.fixture
@@ -107,3 +111,22 @@ def test_a_bound_run_gives_what_is_asked_in_that_order_and_the_same_values(sessi
         expected = session.run(asked, inputs)
         for found, wanted in zip(cuda.run_bound(session, inputs, asked), expected, strict=True):
             assert np.array_equal(found, wanted)
+
+
+def test_auto_falls_back_with_the_reason_when_the_session_does_not_come_up(
+    machine: Callable[..., None], tiny_bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine(providers=BOTH)  # every library loads, and yet the session runs on the CPU
+    bundle = open_bundle(tiny_bundle)
+    with pytest.raises(StartupError, match="asked for CUDAExecutionProvider, the session runs on CPUExecutionProvider"):
+        OrtRunner.open(bundle, device="cuda")
+    runner = OrtRunner.open(bundle, device="auto")
+    assert runner.info().provider == "CPUExecutionProvider"
+    assert "running on CPUExecutionProvider" in caplog.text
+
+
+def test_importing_the_runtime_writes_nothing_into_the_home(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("ORT_", "XDG_"))}
+    command = [sys.executable, "-c", "from service.runners.library import ort; ort.SessionOptions()"]
+    subprocess.run(command, env=environment | {"HOME": str(tmp_path)}, check=True)
+    assert list(tmp_path.iterdir()) == []
