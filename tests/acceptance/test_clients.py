@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import httpx2
 import numpy as np
 import openai
@@ -15,8 +17,9 @@ MODEL = "all-MiniLM-L6-v2"
 
 
 @pytest.fixture
-def client(minilm_server: LiveServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{minilm_server.url}/v1", api_key="none", max_retries=0)
+def client(minilm_server: LiveServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{minilm_server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 def test_openai_default_call_decodes_to_the_float_answer(client: openai.OpenAI) -> None:
@@ -56,12 +59,13 @@ def test_openai_client_reaches_attention_through_its_extra_body(client: openai.O
     assert layer["shape"] == [1, 4, 4]
 
 
-def test_langchain_with_text_works_and_its_default_is_told_what_to_change(minilm_server: LiveServer) -> None:
+def test_langchain_with_text_works(minilm_server: LiveServer) -> None:
     options = {"model": MODEL, "base_url": f"{minilm_server.url}/v1", "api_key": SecretStr("none"), "max_retries": 0}
-    good = OpenAIEmbeddings(**options, check_embedding_ctx_length=False)
-    vectors = good.embed_documents(["a cat", "", "a dog"])
-    assert [len(vector) for vector in vectors] == [384] * 3
-    np.testing.assert_allclose(good.embed_query("a cat"), vectors[0], atol=1e-5)
+    with httpx2.Client() as http:
+        good = OpenAIEmbeddings(**options, check_embedding_ctx_length=False, http_client=http)
+        vectors = good.embed_documents(["a cat", "", "a dog"])
+        assert [len(vector) for vector in vectors] == [384] * 3
+        np.testing.assert_allclose(good.embed_query("a cat"), vectors[0], atol=1e-5)
 
 
 def test_another_tokenizers_ids_are_refused_with_the_hint(minilm_server: LiveServer) -> None:

@@ -118,7 +118,7 @@ def test_auto_falls_back_with_the_reason_when_the_session_does_not_come_up(
 ) -> None:
     machine(providers=BOTH)  # every library loads, and yet the session runs on the CPU
     bundle = open_bundle(tiny_bundle)
-    with pytest.raises(StartupError, match="asked for CUDAExecutionProvider, the session runs on CPUExecutionProvider"):
+    with pytest.raises(StartupError, match="CUDAExecutionProvider"):
         OrtRunner.open(bundle, device="cuda")
     runner = OrtRunner.open(bundle, device="auto")
     assert runner.info().provider == "CPUExecutionProvider"
