@@ -1,4 +1,4 @@
-"""The commands of the README, as a reader would paste them, against a live server."""
+"""The examples of the README and of docs/clients.md, as a reader would paste them, against a live server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 
 from tests.fixtures.live import LiveServer
 
-README = Path(__file__).parents[2] / "README.md"
-COMMANDS = re.findall(r"^```bash\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[2]
+COMMANDS = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+EXAMPLES = re.findall(r"^```(bash|python)\n(.*?)^```", (ROOT / "docs/clients.md").read_text(), re.MULTILINE | re.DOTALL)
 
 
 def run(command: str, server: LiveServer) -> Any:
@@ -49,3 +51,20 @@ def test_the_attention_of_the_readme(minilm_server: LiveServer) -> None:
     (weights,) = layer["weights"]
     assert [len(row) for row in weights] == [len(tokens)] * len(tokens)
     assert [sum(row) for row in weights] == pytest.approx([1] * len(tokens), abs=1e-5)
+
+
+def test_the_examples_for_clients_run_in_their_order(minilm_server: LiveServer, tmp_path: Path) -> None:
+    outputs = []
+    for language, code in EXAMPLES:
+        code = code.replace("http://127.0.0.1:8000", minilm_server.url)
+        command = ["bash", "-c", code] if language == "bash" else [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout)
+    openai, pair, saved, weights, refused = outputs
+    tokens = "['[CLS]', 'the', 'river', 'bank', 'was', 'muddy', '.', '[SEP]']"
+    assert openai.strip() == f"384 {tokens} [1, 8, 8]"
+    assert json.loads(pair)["data"][0]["outputs"]["shape"] == [11, 384]
+    assert saved == ""
+    assert weights.strip() == f"(12, 8, 8) {tokens}"
+    assert json.loads(refused)["error"]["code"] == "embedding_space_mismatch"
