@@ -27,7 +27,7 @@ _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 DEFAULT_CUDA = CudaOptions()
 # Longer than most gaps between operators, and shorter than what another program would miss: at ONNX Runtime's own
 # milliseconds, a lone call beside a busy neighbour takes twice as long as without.
-LONE_SPIN_US = 20
+LONE_SPIN_US = 50
 _TYPES = {
     "float32": "tensor(float)",
     "float16": "tensor(float16)",
