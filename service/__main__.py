@@ -1,4 +1,4 @@
-"""`python -m service BUNDLE`: serve one bundle, configured by the environment alone. What the container runs."""
+"""`python -m service BUNDLE`: serve one bundle, configured by the environment alone."""
 
 from __future__ import annotations
 

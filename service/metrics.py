@@ -62,6 +62,8 @@ class Metrics:
         self._queue = gauge("qkv_queue_tokens", "Tokens waiting or running.")
         self._running = gauge("qkv_running_calls", "Calls of the model running now.")
         self._in_flight = gauge("qkv_requests_in_flight", "Requests being answered.")
+        self._max_queue = gauge("qkv_max_queue_tokens", "Tokens that may wait or run: QKV_MAX_QUEUE_TOKENS.")
+        self._max_call = gauge("qkv_max_call_tokens", "Padded tokens that fit in one call: QKV_MAX_CALL_TOKENS.")
         self._runner = Info("qkv_runner", "What really runs, from the loaded session.", registry=registry)
         ProcessCollector(registry=registry)
         # Looking a child up by its labels costs more than counting does.
@@ -92,6 +94,11 @@ class Metrics:
         tokens.inc(num_tokens)
         if has_attention:
             self._attention.inc()
+
+    def limits_set(self, max_queue_tokens: int, max_call_tokens: int) -> None:
+        """What the queue and the calls are measured against."""
+        self._max_queue.set(max_queue_tokens)
+        self._max_call.set(max_call_tokens)
 
     def watch_service(self, is_ready: Callable[[], float], in_flight: Callable[[], float]) -> None:
         """Read these at every scrape."""

@@ -29,6 +29,7 @@ class Service:
     exchanges: set[Exchange] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.metrics.limits_set(self.settings.max_queue_tokens, self.settings.max_call_tokens)
         self.metrics.watch_service(lambda: self.unready_reason() is None, lambda: self.num_in_flight)
 
     def opened(self, engine: Engine) -> None:
