@@ -16,12 +16,13 @@ ENV PIP_CONSTRAINT=/src/constraints.txt \
     PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 COPY pyproject.toml constraints.txt deploy/requirements.py ./
-# The environment gets no pip of its own. Wheels only: nothing is compiled here, in any stage.
+# The environment gets no pip of its own, and no package's tests. Wheels only: nothing is compiled, in any stage.
 RUN python requirements.py build > build.txt \
     && python requirements.py base "$RUNTIME" > serve.txt \
     && pip install --only-binary :all: --requirement build.txt \
     && python -m venv --without-pip /opt/qkv/venv \
-    && pip --python /opt/qkv/venv/bin/python install --only-binary :all: --requirement serve.txt
+    && pip --python /opt/qkv/venv/bin/python install --only-binary :all: --requirement serve.txt \
+    && find /opt/qkv/venv -type d -name tests -prune -exec rm -r {} +
 
 FROM dependencies AS app
 COPY README.md LICENSE ./
@@ -91,7 +92,8 @@ RUN groupadd --gid 10001 qkv \
     && useradd --uid 10001 --gid qkv --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin qkv \
     && mkdir -p /data/bundles \
     && pip uninstall --yes --root-user-action ignore pip setuptools wheel
-ENV PATH=/opt/qkv/venv/bin:$PATH \
+ENV ORT_DISABLE_TELEMETRY=1 \
+    PATH=/opt/qkv/venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONSAFEPATH=1 \
     PYTHONUNBUFFERED=1 \
