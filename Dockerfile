@@ -16,13 +16,12 @@ ENV PIP_CONSTRAINT=/src/constraints.txt \
     PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 COPY pyproject.toml constraints.txt deploy/requirements.py ./
-# The environment gets no pip of its own, and no package's tests. Wheels only: nothing is compiled, in any stage.
+# The environment gets no pip of its own. Wheels only: nothing is compiled here, in any stage.
 RUN python requirements.py build > build.txt \
     && python requirements.py base "$RUNTIME" > serve.txt \
     && pip install --only-binary :all: --requirement build.txt \
     && python -m venv --without-pip /opt/qkv/venv \
-    && pip --python /opt/qkv/venv/bin/python install --only-binary :all: --requirement serve.txt \
-    && find /opt/qkv/venv -type d -name tests -prune -exec rm -r {} +
+    && pip --python /opt/qkv/venv/bin/python install --only-binary :all: --requirement serve.txt
 
 FROM dependencies AS app
 COPY README.md LICENSE ./

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import time
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -19,6 +22,7 @@ from tests.fixtures.command import ROOT, Run
 from tests.fixtures.live import serving, spawn
 
 MAX_REFUSAL_S = 10.0
+PROC = Path("/proc")
 
 
 @pytest.mark.parametrize(
@@ -133,3 +137,33 @@ def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatc
     assert cache_dir() == tmp_path / "qkv" / "bundles"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_dir() == Path(os.path.expanduser("~")) / ".cache" / "qkv" / "bundles"
+
+
+def stop_at_once(words: list[str], log: Path) -> int:
+    """Start `qkv`, send SIGTERM as soon as the process catches it. -> the exit code"""
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, "-m", "qkv", *words], cwd=ROOT, stdout=output, stderr=output)
+    try:
+        status, started_s = PROC / str(process.pid) / "status", time.monotonic()
+        while not _catches(status.read_text(), signal.SIGTERM):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() - started_s < MAX_REFUSAL_S
+        process.send_signal(signal.SIGTERM)
+        return process.wait(MAX_REFUSAL_S)
+    finally:
+        process.kill()
+
+
+def _catches(status: str, sig: signal.Signals) -> bool:
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (sig - 1) & 1)
+
+
+@pytest.mark.skipif(not PROC.is_dir(), reason="no /proc on this system")
+def test_a_signal_before_the_port_is_open_ends_a_server_well_and_cuts_other_commands_short(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    assert stop_at_once(["serve", str(tiny_bundle), "--port", "0"], log) == 0
+    assert log.read_text() == ""
+    assert stop_at_once(["export", "serve", "--out", str(tmp_path / "out")], log) == 128 + signal.SIGTERM

@@ -41,8 +41,7 @@ class Stage:
 
     def assigned(self, instruction: str) -> dict[str, str]:
         """The pairs of every ENV or LABEL."""
-        found = re.findall(r'(\S+?)=("[^"]*"|\S+)', " ".join(self.values(instruction)))
-        return {name: value.strip('"') for name, value in found}
+        return pairs(" ".join(self.values(instruction)))
 
     def copies(self) -> Iterator[tuple[list[str], str, str | None]]:
         """Every COPY: sources, target, the stage it copies from (None = the build context)."""
@@ -50,6 +49,11 @@ class Stage:
             *sources, target = [word for word in value.split() if not word.startswith("--")]
             origin = re.search(r"--from=(\S+)", value)
             yield sources, target, origin[1] if origin else None
+
+
+def pairs(value: str) -> dict[str, str]:
+    """What ENV or LABEL assigns."""
+    return {name: text.strip('"') for name, text in re.findall(r'(\S+?)=("[^"]*"|\S+)', value)}
 
 
 def read_stages(dockerfile: Path = ROOT / "Dockerfile") -> dict[str, Stage]:
@@ -149,7 +153,8 @@ class Image:
                 self._copy(value, context)
             elif instruction == "RUN":
                 self._shell(value)
-        self.variables |= {name: self.place(value) for name, value in stage.assigned("ENV").items()}
+            elif instruction == "ENV":
+                self.variables |= {name: self.place(text) for name, text in pairs(value).items()}
 
     def _copy(self, value: str, context: Path) -> None:
         *sources, target = value.split()
