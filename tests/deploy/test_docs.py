@@ -1,0 +1,44 @@
+"""What docs/operations.md says of image, compose files and alerts is what they are."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+from tests.deploy.compose import BASE, GPU
+from tests.deploy.dockerfile import ROOT, read_stages
+
+DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
+
+
+def table(title: str) -> list[tuple[str, str]]:
+    """The first two cells of every line of a section's tables, without their marks of code."""
+    section = DOCUMENT.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    lines = re.findall(r"^\| `([^`|]+)` \| ([^|]*)\|", section, re.MULTILINE)
+    return [(name, cell.strip().strip("`")) for name, cell in lines]
+
+
+def test_every_build_argument_is_listed_with_its_default() -> None:
+    found: dict[str, str] = {}
+    for stage in read_stages().values():
+        found |= stage.args()
+    assert dict(table("Docker")) == found
+
+
+def test_every_variable_of_compose_is_listed_with_its_default() -> None:
+    pattern = r"\$\{(\w+):-([^}]*)\}"
+    assert dict(table("Compose")) == dict(re.findall(pattern, (ROOT / BASE).read_text()))
+    for name, default in re.findall(pattern, (ROOT / GPU).read_text()):
+        assert f"`{default}` on a GPU" in next(line for line in DOCUMENT.splitlines() if line.startswith(f"| `{name}`"))
+
+
+def test_every_alert_is_listed() -> None:
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yml").read_text())
+    alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    assert [name for name, _ in table("Observability")] == alerts
+
+
+def test_the_driver_is_named_wherever_the_gpu_is() -> None:
+    for name in ("Dockerfile", GPU, "docs/operations.md"):
+        assert re.search(r"version 580 or newer|driver 580 or newer", (ROOT / name).read_text()), name
