@@ -100,7 +100,14 @@ def test_the_build_sees_nothing_that_it_does_not_copy() -> None:
     assert len(seen) > 50
     assert [name for name in seen if not any(name == path or name.startswith(f"{path}/") for path in copied)] == []
     assert not any(name.endswith(".pyc") for name in seen)
-    for name in (".git/config", ".venv/bin/python", "tests/conftest.py", "bundles/x/manifest.json", "service/a.pyc"):
+    for name in (
+        ".git/config",
+        ".venv/bin/python",
+        "tests/conftest.py",
+        "bundles/x/manifest.json",
+        "service/a.pyc",
+        "loadtest/results/a.csv",
+    ):
         assert is_ignored(name), name
     assert not is_ignored("deploy/bundles/mine/manifest.json")
 
