@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,8 +50,6 @@ def export(
     force: Annotated[bool, typer.Option(help="Replace the bundle that is there.")] = False,
 ) -> None:
     """Turn a model directory into a verified bundle. Exits with 1 when the source or the proof is not right."""
-    # A build that is told to end takes its unfinished directory with it.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from qkv.build import BuildOptions, build
 
     with _one_line_errors():

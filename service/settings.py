@@ -55,7 +55,7 @@ class Settings(BaseSettings):
     )
 
     max_answers_bytes: int = Field(
-        2**30, ge=1024, description="Most bytes of answers being made and sent, all requests together; above it 429."
+        2**29, ge=1024, description="Most bytes of answers being made and sent, all requests together; above it 429."
     )
 
     # how it queues
