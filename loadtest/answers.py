@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtest.checks import Array, are_units
-from loadtest.errors import BadReply, LoadTestError
+from loadtest.errors import BadReply
 
 MAX_ATTENTION_DELTA = 1e-4
 # Different texts must differ by far more than an answer may differ from itself, or an order cannot be seen.
@@ -38,13 +38,11 @@ class KnownAnswers:
 
 
 def check_distinct(known: KnownAnswers, max_delta: float) -> None:
-    """Raise LoadTestError when two texts have the same vector: then no comparison would prove anything."""
+    """Raise BadReply when two texts have the same vector: then no comparison would prove anything."""
     for row in range(1, len(known.texts)):
         nearest = float(_deltas(known.vectors[:row], known.vectors[row]).min())
         if nearest <= _MIN_DISTINCTION * max_delta:
-            raise LoadTestError(
-                f"different texts have the same vector (max |Δ| {nearest:.2g}): their order cannot be checked"
-            )
+            raise BadReply("different texts have the same vector", f"max |Δ| {nearest:.2g}")
 
 
 def compare_vectors(vectors: Array, rows: Sequence[int], known: KnownAnswers, *, max_delta: float) -> None:

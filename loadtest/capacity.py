@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from loadtest.samples import Figures
-from loadtest.thresholds import Thresholds
 
 _START = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One number of users that was tried. excess: why it is too many; None = within the targets."""
+    """One number of users that was tried. lateness_ms: of the load generator, see `Pulse`. excess: why it is too many;
+    None = within the targets."""
 
     users: int
     per_s: float
     p95_ms: Mapping[str, float]
-    generator_cores: float
+    lateness_ms: float
     excess: str | None
 
 
@@ -60,21 +60,21 @@ def search(is_within: Callable[[int], bool], *, most: int, start: int = _START, 
     return good
 
 
-def find_excess(step: Step, total: Figures, *, wait_s: float, limits: Thresholds) -> str | None:
+def find_excess(
+    step: Step, total: Figures, *, wait_s: float, targets_ms: Mapping[str, float], max_lateness_ms: float
+) -> str | None:
     """Why a step is above the targets; None = it is not. total: of all kinds together."""
-    if not total.num_replies:
-        return "there was no reply"
+    if step.lateness_ms > max_lateness_ms:
+        return f"the load generator was {step.lateness_ms:.0f} ms late: the server could have served more"
+    if not total.num_right:
+        return "there was no right reply"
     if total.num_faults:
         return f"{total.num_faults} of {total.num_replies} replies failed"
-    late = {kind: ms for kind, ms in step.p95_ms.items() if ms > limits.p95_ms.of(kind)}
-    if late:
-        kind = max(late, key=lambda name: late[name] / limits.p95_ms.of(name))
-        return f"{kind}: the 95th percentile was {late[kind]:.0f} ms, {limits.p95_ms.of(kind):g} ms wanted"
+    if late := {kind: ms for kind, ms in step.p95_ms.items() if ms > targets_ms[kind]}:
+        kind = max(late, key=lambda name: late[name] / targets_ms[name])
+        return f"{kind}: the 95th percentile was {late[kind]:.0f} ms, {targets_ms[kind]:g} ms wanted"
     # Little's law also counts the requests that have no reply yet and therefore no latency.
     mean_ms = 1000 * (step.users / total.per_s - wait_s)
-    highest = max(limits.p95_ms.of(kind) for kind in step.p95_ms)
-    if mean_ms > highest:
+    if mean_ms > max(targets_ms.values()):
         return f"requests took {mean_ms:.0f} ms on average, those without a reply counted"
-    if step.generator_cores > limits.max_generator_cores:
-        return f"the load generator took {step.generator_cores:.2f} cores: the server could have served more"
     return None

@@ -45,7 +45,7 @@ def main(
         int | None,
         typer.Option(min=1, help="Most users at once; for a soak, default 80 % of what a capacity search finds."),
     ] = None,
-    duration: Annotated[float | None, typer.Option(min=5, metavar="S", help="Seconds; default by shape.")] = None,
+    duration: Annotated[float | None, typer.Option(min=2, metavar="S", help="Seconds; default by shape.")] = None,
     wait: Annotated[float, typer.Option(min=0, metavar="S", help="Mean wait of a user after each reply.")] = 0.5,
     kinds: Annotated[
         str, typer.Option(metavar="KIND,…", help="short, passage, mixed, list32, attention; default: what is offered.")
@@ -64,6 +64,9 @@ def main(
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="S", help="Longest wait for a reply.")] = 30.0,
     step_s: Annotated[float, typer.Option(min=0.5, metavar="S", help="Seconds of each step of a search.")] = 10.0,
+    target_ms: Annotated[
+        float | None, typer.Option(min=1, help="95th percentile that a search keeps; default: the thresholds' p95_ms.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Other texts.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the folder with the results goes.")] = RESULTS_DIR,
 ) -> None:
@@ -79,6 +82,7 @@ def main(
         duration_s=duration,
         wait_s=wait,
         step_s=step_s,
+        target_ms=target_ms,
         model=model,
         is_openai_only=openai_only,
         options=Options(_names(kinds), known_share=known_share, longest=max_words, seed=seed),

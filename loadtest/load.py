@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+import numpy as np
 from locust import LoadTestShape
 from locust.env import Environment
 from locust.event import Events
@@ -24,6 +25,7 @@ from loadtest.users import Caller
 from loadtest.work import Work
 
 WATCH_INTERVAL_S = 1.0
+PULSE_INTERVAL_S = 0.02
 MAX_SPAWN_RATE = 100  # users by second; Locust warns above it
 
 # Called every `WATCH_INTERVAL_S` with the seconds since the start, the number of users and all samples so far.
@@ -56,6 +58,36 @@ class Recorder:
         is_compared = bool(context.get("is_compared"))
         sample = Sample(name, start_time - self._start_s, response_time, is_compared, reason, is_overload)
         self.samples.record(sample, "" if error is None else str(error))
+
+
+class Pulse:
+    """How late the load generator is: the lateness of a timer that shares its thread with all users.
+
+    A generator that has no processor to run on reads replies late and takes that time for the server's.
+    """
+
+    def __init__(self) -> None:
+        self._late_ms: list[float] = []
+        self._beat = gevent.spawn(self._run)
+
+    def restart(self) -> None:
+        """Forget everything so far."""
+        self._late_ms = []
+
+    def stop(self) -> None:
+        """No more beats."""
+        self._beat.kill()
+
+    @property
+    def p95_ms(self) -> float:
+        """The 95th percentile of the lateness; 0 before the first beat."""
+        return float(np.percentile(self._late_ms, 95)) if self._late_ms else 0.0
+
+    def _run(self) -> None:
+        while True:
+            due_s = time.perf_counter() + PULSE_INTERVAL_S
+            gevent.sleep(PULSE_INTERVAL_S)
+            self._late_ms.append(1000 * (time.perf_counter() - due_s))
 
 
 class Schedule(LoadTestShape):
@@ -99,14 +131,16 @@ class Load:
         self._runner = self._environment.create_local_runner()
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> Iterator[Pulse]:
         """Watch for the time of the block; afterwards every request has been answered or has timed out."""
         watchers = [gevent.spawn(stats_history, self._runner), gevent.spawn(self._watch_all)]
+        pulse = Pulse()
         self.recorder.restart()
         try:
-            yield
+            yield pulse
         finally:
             self._runner.stop()
+            pulse.stop()
             gevent.killall(watchers)
             self._runner.quit()
 

@@ -17,9 +17,8 @@ from locust.runners import LocalRunner
 from rich.console import Console
 
 from loadtest.errors import LoadTestError
-from loadtest.load import Recorder
+from loadtest.load import Pulse, Recorder
 from loadtest.report import describe_plan, make_fault_table, make_table, plain_or_terminal, print_verdict
-from loadtest.run import Meter
 from loadtest.shapes import Stage
 from loadtest.target import Address, find_target
 from loadtest.texts import KINDS
@@ -31,13 +30,11 @@ from loadtest.work import Options, Work, choose_kinds
 __all__ = ["Caller"]
 
 
-@events.init_command_line_parser.add_listener
 def add_options(parser: LocustArgumentParser) -> None:
     """Our options beside Locust's."""
-    group = parser.add_argument_group("loadtest")
 
     def add(name: str, **more: Any) -> None:
-        group.add_argument(name, include_in_web_ui=False, **more)
+        parser.add_argument(name, include_in_web_ui=False, **more)
 
     add("--wait", type=float, default=0.5, help="Mean wait of a user after each reply, in seconds")
     add("--openai-only", action="store_true", help="Nothing but POST /v1/embeddings with `input` and `model`")
@@ -49,7 +46,6 @@ def add_options(parser: LocustArgumentParser) -> None:
     add("--timeout", type=float, default=30.0, help="Longest wait for a reply, in seconds")
 
 
-@events.init.add_listener
 def prepare(environment: Environment, **_: Any) -> None:
     """Learn the known answers, and judge each run when it ends."""
     options = environment.parsed_options
@@ -84,8 +80,8 @@ class _Judge:
 
     def __init__(self, environment: Environment, kinds: tuple[str, ...], limits: Thresholds, console: Console) -> None:
         self._environment, self._kinds, self._limits, self._console = environment, kinds, limits, console
-        self._recorder, self._meter = Recorder(), Meter()
-        self._start_s = self._end_s = 0.0
+        self._recorder, self._pulse = Recorder(), Pulse()
+        self._start_s = self._end_s = self._lateness_ms = 0.0
 
     def listen(self) -> None:
         events = self._environment.events
@@ -97,21 +93,26 @@ class _Judge:
 
     def _start(self, **_: Any) -> None:
         self._recorder.restart()
-        self._meter, self._start_s = Meter(), 0.0
+        self._start_s = 0.0
 
     def _spawned(self, **_: Any) -> None:
         self._start_s = self._recorder.now_s()
+        self._pulse.restart()
 
     def _stopping(self, **_: Any) -> None:
-        self._end_s = self._recorder.now_s()
+        self._end_s, self._lateness_ms = self._recorder.now_s(), self._pulse.p95_ms
 
     def _stop(self, **_: Any) -> None:
         users = sum(self._environment.runner.final_user_classes_count.values()) if self._environment.runner else 0
         stages = (Stage("steady", self._start_s, self._end_s, users),)
-        run = Run("steady", stages, self._kinds, self._recorder.samples, self._meter.cores())
+        run = Run("steady", stages, self._kinds, self._recorder.samples, self._lateness_ms)
         verdict = judge(run, self._limits)
         self._console.print(make_table(run, self._limits))
         if run.samples.num_faults:
             self._console.print(make_fault_table(run))
         print_verdict(self._console, verdict)
         self._environment.process_exit_code = 1 if verdict.faults else 0
+
+
+events.init_command_line_parser.add_listener(add_options)
+events.init.add_listener(prepare)

@@ -70,19 +70,9 @@ def make_table(run: Run, limits: Thresholds) -> Table:
     for heading in ("replies", "failed", "right by s", "mean ms", "p50 ms", "p95 ms", "p99 ms"):
         table.add_column(heading, justify="right", no_wrap=True)
     for stage, kind, found in rows(run):
-        table.add_row(
-            stage.name,
-            str(stage.users),
-            kind,
-            str(found.num_replies),
-            f"[red]{found.num_faults}[/]" if found.num_faults else "0",
-            f"{found.per_s:.1f}",
-            f"{found.mean_ms:.1f}",
-            f"{found.p50_ms:.1f}",
-            _mark(found.p95_ms, None if kind == ALL else limits.p95_ms.of(kind)),
-            _mark(found.p99_ms, None if kind == ALL else limits.p99_ms.of(kind)),
-            end_section=kind == ALL,
-        )
+        failed = f"[red]{found.num_faults}[/]" if found.num_faults else "0"
+        about = (stage.name, str(stage.users), kind, str(found.num_replies), failed, f"{found.per_s:.1f}")
+        table.add_row(*about, *_times(kind, found, limits), end_section=kind == ALL)
     return table
 
 
@@ -145,7 +135,7 @@ def write_result(
             for (kind, reason), count in run.samples.faults.most_common()
         ],
         "compared_share": run.samples.compared_share,
-        "generator_cores": run.generator_cores,
+        "lateness_ms": run.lateness_ms,
         "memory_mib": run.memory_mib,
         "stages": [asdict(stage) for stage in run.stages],
         "figures": [{"stage": stage.name, "kind": kind, **asdict(found)} for stage, kind, found in rows(run)],
@@ -154,6 +144,14 @@ def write_result(
     file = folder / "result.json"
     file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return file
+
+
+def _times(kind: str, found: Figures, limits: Thresholds) -> tuple[str, ...]:
+    if not found.num_right:
+        return ("–",) * 4
+    p95_limit, p99_limit = (None, None) if kind == ALL else (limits.p95_ms.of(kind), limits.p99_ms.of(kind))
+    plain = (f"{found.mean_ms:.1f}", f"{found.p50_ms:.1f}")
+    return (*plain, _mark(found.p95_ms, p95_limit), _mark(found.p99_ms, p99_limit))
 
 
 def _mark(value: float, limit: float | None) -> str:

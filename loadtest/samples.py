@@ -37,6 +37,11 @@ class Figures:
     p99_ms: float
     max_ms: float
 
+    @property
+    def num_right(self) -> int:
+        """Replies that count."""
+        return self.num_replies - self.num_faults
+
 
 @dataclass(slots=True)
 class Samples:

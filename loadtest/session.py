@@ -47,6 +47,7 @@ class Plan:
     duration_s: float | None
     wait_s: float
     step_s: float
+    target_ms: float | None
     model: str | None
     is_openai_only: bool
     options: Options
@@ -99,8 +100,8 @@ class _Session:
             load = Load(self.work, self.plan.wait_s, watch=watch)
             found = Search(
                 load,
-                self.kinds,
-                self.limits,
+                {kind: self.plan.target_ms or self.limits.p95_ms.of(kind) for kind in self.kinds},
+                self.limits.max_lateness_ms,
                 self.plan.wait_s,
                 self.plan.step_s,
                 lambda step: self._say(describe_step(step)),

@@ -45,7 +45,7 @@ class Thresholds(_Table):
     min_per_s: float = Field(ge=0)
     min_compared_share: float = Field(ge=0.01, le=1)
     max_delta: float = Field(gt=0)
-    max_generator_cores: float = Field(gt=0)
+    max_lateness_ms: float = Field(gt=0)
     p95_ms: Latencies
     p99_ms: Latencies
     soak: SoakLimits

@@ -95,7 +95,8 @@ def _check_transport(reply: ResponseContextManager) -> None:
     error = reply.request_meta["exception"]
     if error is None or isinstance(error, LocustBadStatusCode):
         return
-    if isinstance(error, (TimeoutError, gevent.Timeout)):
+    # The client wraps what the socket raised.
+    if isinstance(getattr(error, "original", error), (TimeoutError, gevent.Timeout)):
         raise BadReply("no answer in time", is_overload=True)
     told = f"status {reply.status_code}, then " if reply.status_code >= HTTPStatus.OK else ""
     raise BadReply("no whole answer", f"{told}{error}")

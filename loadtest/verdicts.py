@@ -19,14 +19,14 @@ MIN_MEMORY_SAMPLES = 3
 class Run:
     """What was measured. memory_mib: (seconds since the start, resident MiB) of a server that we started, else None.
 
-    generator_cores: processor time of the load generator by second.
+    lateness_ms: of the load generator, 95th percentile: how much of each latency may be its own.
     """
 
     shape: str
     stages: tuple[Stage, ...]
     kinds: tuple[str, ...]
     samples: Samples
-    generator_cores: float
+    lateness_ms: float
     memory_mib: tuple[tuple[float, float], ...] | None = None
 
     @property
@@ -45,10 +45,10 @@ class Verdict:
 
 def judge(run: Run, limits: Thresholds) -> Verdict:
     """Every limit that the run missed."""
-    faults = [*_replies(run, limits), *_generator(run.generator_cores, limits), *_rate(run, limits)]
-    for stage in run.judged:
-        faults += _latencies(run, stage, limits)
+    faults = [*_replies(run, limits), *_generator(run.lateness_ms, limits), *_rate(run, limits)]
     notes: list[str] = []
+    for stage in run.judged:
+        faults += _latencies(run, stage, limits, notes)
     if run.shape == "soak":
         for stage in run.judged:
             faults += _drift(run, stage, limits, notes)
@@ -95,11 +95,11 @@ def _worst_fault(run: Run) -> str:
     return f"{kind}: {run.samples.details.get(reason, reason)} ({count} times)"
 
 
-def _generator(cores: float, limits: Thresholds) -> Iterator[str]:
-    if cores > limits.max_generator_cores:
+def _generator(lateness_ms: float, limits: Thresholds) -> Iterator[str]:
+    if lateness_ms > limits.max_lateness_ms:
         yield (
-            f"The load generator took {cores:.2f} cores; above {limits.max_generator_cores:g} (max_generator_cores) "
-            "it may be what was measured."
+            f"The load generator was {lateness_ms:.0f} ms late; above {limits.max_lateness_ms:g} ms (max_lateness_ms) "
+            "its own delay, not the server's, may be what was measured."
         )
 
 
@@ -112,9 +112,11 @@ def _rate(run: Run, limits: Thresholds) -> Iterator[str]:
         yield f"{len(right) / length_s:.2f} right replies came by second; {limits.min_per_s:g} are needed (min_per_s)."
 
 
-def _latencies(run: Run, stage: Stage, limits: Thresholds) -> Iterator[str]:
+def _latencies(run: Run, stage: Stage, limits: Thresholds, notes: list[str]) -> Iterator[str]:
     for kind in run.kinds:
         found = figures(run.samples.between(stage.start_s, stage.end_s, kind), stage.end_s - stage.start_s)
+        if not found.num_right:
+            notes.append(f"{kind}, {stage.name}: no right reply, so its latency is not judged.")
         for name, value, limit in (
             ("95th", found.p95_ms, limits.p95_ms.of(kind)),
             ("99th", found.p99_ms, limits.p99_ms.of(kind)),
@@ -131,7 +133,7 @@ def _drift(run: Run, stage: Stage, limits: Thresholds, notes: list[str]) -> Iter
         first, last = (
             figures(run.samples.between(start_s, end_s, kind), end_s - start_s) for start_s, end_s in thirds(stage)
         )
-        if (count := min(one.num_replies - one.num_faults for one in (first, last))) < MIN_P99_SAMPLES:
+        if (count := min(first.num_right, last.num_right)) < MIN_P99_SAMPLES:
             notes.append(f"{kind}: the drift of the 99th percentile is not judged by {count} replies in a third.")
         elif last.p99_ms > first.p99_ms * limits.soak.max_p99_ratio + limits.soak.p99_slack_ms:
             yield (

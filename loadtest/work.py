@@ -100,12 +100,11 @@ class Work:
     def _learn(self, name: str, texts: Sequence[str]) -> KnownAnswers:
         try:
             answers = [self._ask(self._job(name, [text])) for text in texts]
-            vectors = checks.stack([vectors[0] for vectors, _ in answers])
+            attention = tuple(layers for _, layers in answers if layers is not None)
+            known = KnownAnswers(tuple(texts), checks.stack([vectors[0] for vectors, _ in answers]), attention or None)
+            check_distinct(known, self.options.max_delta)
         except BadReply as fault:
-            raise LoadTestError(f"{name}: a single request before the load was not answered right: {fault}") from None
-        attention = tuple(layers for _, layers in answers if layers is not None)
-        known = KnownAnswers(tuple(texts), vectors, attention or None)
-        check_distinct(known, self.options.max_delta)
+            raise LoadTestError(f"{name}: single requests before the load were not answered right: {fault}") from None
         return known
 
     def _ask(self, job: Job) -> tuple[checks.Array, list[checks.Array] | None]:
