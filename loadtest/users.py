@@ -37,6 +37,10 @@ class Caller(FastHttpUser):
         """Begin at a random point of the wait: users that begin together would stay together."""
         gevent.sleep(random.uniform(0, self.wait_s))
 
+    def on_stop(self) -> None:
+        """Close the connection: else it would stay open long after its user."""
+        self.client.client.close()
+
     def wait_time(self) -> float:
         """Seconds between a reply and this user's next request."""
         return random.uniform(*WAIT_SPREAD) * self.wait_s

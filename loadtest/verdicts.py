@@ -129,15 +129,16 @@ def _latencies(run: Run, stage: Stage, limits: Thresholds, notes: list[str]) -> 
 
 
 def _drift(run: Run, stage: Stage, limits: Thresholds, notes: list[str]) -> Iterator[str]:
-    for kind in run.kinds:
+    for kind in (*run.kinds, None):
         first, last = (
             figures(run.samples.between(start_s, end_s, kind), end_s - start_s) for start_s, end_s in thirds(stage)
         )
+        name = kind or "all kinds"
         if (count := min(first.num_right, last.num_right)) < MIN_P99_SAMPLES:
-            notes.append(f"{kind}: the drift of the 99th percentile is not judged by {count} replies in a third.")
+            notes.append(f"{name}: the drift of the 99th percentile is not judged by {count} replies in a third.")
         elif last.p99_ms > first.p99_ms * limits.soak.max_p99_ratio + limits.soak.p99_slack_ms:
             yield (
-                f"{kind}: the 99th percentile rose from {first.p99_ms:.0f} ms in the first third to "
+                f"{name}: the 99th percentile rose from {first.p99_ms:.0f} ms in the first third to "
                 f"{last.p99_ms:.0f} ms in the last; "
                 f"{limits.soak.max_p99_ratio:g} times and {limits.soak.p99_slack_ms:g} ms are allowed "
                 "(soak.max_p99_ratio, soak.p99_slack_ms)."

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadtest.texts import KINDS
+from loadtest.thresholds import DEFAULT_FILE
 from tests.fixtures.command import ROOT
 
 _ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "200"}
@@ -48,3 +50,14 @@ def finish(process: subprocess.Popen[str], out: Path, timeout_s: float = 120) ->
 def loadtest(out: Path, *words: str) -> Done:
     """`python -m loadtest`, to its end."""
     return finish(start_loadtest(out, *words), out)
+
+
+def write_limits(file: Path, latency_ms: float, **others: float) -> Path:
+    """The shipped limits with another latency for every kind, and other values of any key."""
+    changed = dict.fromkeys(KINDS, latency_ms) | others
+    lines = []
+    for line in DEFAULT_FILE.read_text().splitlines():
+        key = line.split(" ")[0]
+        lines.append(f"{key} = {changed[key]}" if key in changed else line)
+    file.write_text("\n".join(lines))
+    return file

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.loadtest.command import Done, finish, start_loadtest
+from tests.loadtest.command import Done, finish, start_loadtest, write_limits
 from tests.loadtest.stub import Reply, Stub, serving, vector
 
 NUM_KNOWN = 8  # requests before the load, of every kind but lists
@@ -91,28 +90,16 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def thresholds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped limits, with latencies that many runs at a time can keep."""
-    from loadtest.thresholds import DEFAULT_FILE
-
-    lines = DEFAULT_FILE.read_text().splitlines()
-    kinds = ("short", "passage", "mixed", "list32", "attention")
-    changed = [f"{line.split()[0]} = 500" if line.startswith(kinds) else line for line in lines]
-    file = tmp_path_factory.mktemp("limits") / "limits.toml"
-    file.write_text("\n".join(changed))
-    return file
-
-
-@pytest.fixture(scope="module")
-def runs(thresholds: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Done]]:
-    """All cases at the same time: what they wait for is mostly the clock."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Done]]:
+    """All cases at the same time: what they wait for is mostly the clock. The limits allow for that."""
     out = tmp_path_factory.mktemp("results")
+    limits = write_limits(out / "limits.toml", 500, max_lateness_ms=400)
     with ExitStack() as stack:
         processes = {}
         for name, case in CASES.items():
             url = stack.enter_context(serving(case.stub))
             words = ["--url", url, "--kinds", case.kind, "--users", "4", "--wait", "0.2", "--duration", "3"]
-            more = ["--timeout", "2", "--known-share", "0.2", "--thresholds", str(thresholds)]
+            more = ["--timeout", "2", "--known-share", "0.2", "--thresholds", str(limits)]
             processes[name] = start_loadtest(out / name, *words, *more)
         yield {name: finish(process, out / name) for name, process in processes.items()}
 
