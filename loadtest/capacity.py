@@ -33,12 +33,13 @@ class Capacity:
     @property
     def per_s(self) -> float:
         """Replies by second at that number of users."""
-        return next((step.per_s for step in self.steps if step.users == self.users), 0.0)
+        within = (step.per_s for step in self.steps if step.users == self.users and step.excess is None)
+        return next(within, 0.0)
 
     @property
     def bound(self) -> str:
         """What stopped the search: the reason of the lowest number of users that was too many."""
-        over = [step for step in self.steps if step.excess is not None]
+        over = [step for step in self.steps if step.users > self.users]
         lowest = min(over, key=lambda step: step.users, default=None)
         return f"no more than {self.most} users were tried" if lowest is None else str(lowest.excess)
 

@@ -31,7 +31,7 @@ from loadtest.thresholds import Thresholds, read_thresholds
 from loadtest.verdicts import Run, Verdict, judge, judge_capacity
 from loadtest.work import Options, Work, choose_kinds
 
-USERS = {"steady": 8, "step": 16, "spike": 16, "capacity": 512}
+USERS = {"steady": 4, "step": 10, "spike": 12, "capacity": 512}
 DURATION_S = {"steady": 60.0, "step": 100.0, "spike": 60.0, "soak": 600.0}
 SOAK_SHARE = 0.8  # of the capacity
 

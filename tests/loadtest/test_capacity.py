@@ -63,7 +63,8 @@ def test_excess_is_told(step: Step, total: Figures, reason: str) -> None:
 
 
 def test_the_bound_is_the_reason_of_the_lowest_number_that_was_too_many() -> None:
-    steps = (STEP, replace(STEP, users=16, excess="late"), replace(STEP, users=12, excess="failed"))
+    hiccup = replace(STEP, per_s=1.0, excess="a hiccup, the second try was within the targets")
+    steps = (hiccup, STEP, replace(STEP, users=16, excess="late"), replace(STEP, users=12, excess="failed"))
     assert Capacity(8, 100, steps).bound == "failed"
     assert Capacity(8, 8, (STEP,)).bound == "no more than 8 users were tried"
     assert (Capacity(8, 100, steps).per_s, Capacity(0, 100, steps).per_s) == (16.0, 0.0)
