@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -90,6 +91,8 @@ def main(
         out=out,
         timeout_s=timeout,
     )
+    # SIGTERM ends the run as Ctrl-C does: the server that was started must not outlive it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _one_line_errors():
         has_passed = run_plan(plan, plain_or_terminal())
     raise typer.Exit(0 if has_passed else 1)
