@@ -16,7 +16,7 @@ from loadtest.report import RESULTS_DIR, plain_or_terminal
 from loadtest.session import Plan, run_plan
 from loadtest.target import Address
 from loadtest.thresholds import DEFAULT_FILE
-from loadtest.work import Options
+from loadtest.work import MIN_KNOWN_SHARE, Options
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -58,7 +58,8 @@ def main(
     api_key: Annotated[str | None, typer.Option(envvar="LOADTEST_API_KEY", help="Sent as a bearer token.")] = None,
     thresholds: Annotated[Path, typer.Option(help="The limits, a TOML file.")] = DEFAULT_FILE,
     known_share: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of the requests that are compared with known answers.")
+        float,
+        typer.Option(min=MIN_KNOWN_SHARE, max=1, help="Share of the requests that are compared with known answers."),
     ] = 0.05,
     max_words: Annotated[
         int | None, typer.Option(min=3, help="Longest text; default: as the model allows, 100 if it does not say.")

@@ -11,7 +11,6 @@ from typing import Any
 
 import gevent
 import numpy as np
-from locust import LoadTestShape
 from locust.env import Environment
 from locust.event import Events
 from locust.html import get_html_report
@@ -20,13 +19,14 @@ from locust.stats import PERCENTILES_TO_REPORT, StatsCSV, stats_history
 from loadtest.errors import BadReply
 from loadtest.samples import Sample, Samples
 from loadtest.server import Server
-from loadtest.shapes import Stage, at
+from loadtest.shapes import Stage
 from loadtest.users import Caller
 from loadtest.work import Work
 
 WATCH_INTERVAL_S = 1.0
 PULSE_INTERVAL_S = 0.02
-MAX_SPAWN_RATE = 100  # users by second; Locust warns above it
+# Users by second that come or go: as fast as Locust can, for each begins at a random point of its wait.
+SPAWN_RATE = 100
 
 # Called every `WATCH_INTERVAL_S` with the seconds since the start, the number of users and all samples so far.
 Watch = Callable[[float, int, Samples], None]
@@ -90,24 +90,6 @@ class Pulse:
             self._late_ms.append(1000 * (time.perf_counter() - due_s))
 
 
-class Schedule(LoadTestShape):
-    """Plays stages, then ends the run."""
-
-    def __init__(self, stages: Sequence[Stage]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._stages = stages
-
-    def tick(self) -> tuple[int, float] | None:
-        """-> users, users to start by second; None ends the run"""
-        stage = at(self._stages, self.get_run_time())  # type: ignore[no-untyped-call]
-        return None if stage is None else (stage.users, spawn_rate(stage.users))
-
-
-def spawn_rate(users: int) -> int:
-    """Users to start by second: all at once as far as Locust can, for each begins at a random point of its wait."""
-    return min(users, MAX_SPAWN_RATE)
-
-
 class Load:
     """One Locust environment from its first user to its last.
 
@@ -145,17 +127,15 @@ class Load:
             self._runner.quit()
 
     def play(self, stages: Sequence[Stage]) -> None:
-        """Play stages to their end."""
-        self._environment.shape_class = Schedule(stages)
-        self._environment.shape_class.runner = self._runner
-        self._runner.start_shape()
-        if self._runner.shape_greenlet is not None:
-            self._runner.shape_greenlet.join()
+        """Play stages to their end. Not by Locust's own shapes: they look at the time once a second."""
+        for stage in stages:
+            self.hold(stage.users, stage.end_s - self.recorder.now_s())
 
     def hold(self, users: int, seconds_s: float) -> None:
         """Go to that number of users and stay there."""
-        self._runner.start(users, spawn_rate(users))
-        gevent.sleep(seconds_s)
+        if users != self._runner.target_user_count:
+            self._runner.start(users, SPAWN_RATE)
+        gevent.sleep(max(0.0, seconds_s))
 
     def write(self, folder: Path) -> None:
         """Locust's own report as `report.html`, its tables as `stats.csv` and `failures.csv`."""

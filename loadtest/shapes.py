@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 # Of every stretch that counts: what comes before it, so that connections, caches and queues have settled.
@@ -55,11 +55,6 @@ def soak(users: int, duration_s: float) -> tuple[Stage, ...]:
 
 
 SHAPES: dict[str, Shape] = {shape.__name__: shape for shape in (steady, step, spike, soak)}
-
-
-def at(stages: Sequence[Stage], time_s: float) -> Stage | None:
-    """The stage at a time since the start; None after the last."""
-    return next((stage for stage in stages if time_s < stage.end_s), None)
 
 
 def thirds(stage: Stage) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -19,6 +19,7 @@ from loadtest.target import EMBEDDINGS, ENCODE, Target
 from loadtest.texts import KINDS, Kind, make_texts, max_words
 
 NUM_KNOWN = 8  # texts of each kind with known answers; a list needs as many as it is long
+MIN_KNOWN_SHARE = 0.01
 # A user waits this many times the mean wait, evenly spread: users with one wait would move in step.
 WAIT_SPREAD = (0.5, 1.5)
 
@@ -29,7 +30,7 @@ NUM_BODIES = 64  # different requests of each kind, sent in a random order
 class Options:
     """How requests are made. longest: words in a text, None = as the model allows; known_share: of all requests.
 
-    max_delta: largest difference to a known answer, in units of its norm.
+    max_delta: largest difference to a known answer, in units of its norm. Raises LoadTestError for another share.
     """
 
     kinds: tuple[str, ...]
@@ -37,6 +38,10 @@ class Options:
     max_delta: float = 1e-5
     longest: int | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not MIN_KNOWN_SHARE <= self.known_share <= 1:
+            raise LoadTestError(f"the known share must be from {MIN_KNOWN_SHARE} to 1, got {self.known_share:g}")
 
 
 @dataclass(frozen=True, slots=True)

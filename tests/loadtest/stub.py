@@ -49,6 +49,8 @@ class Stub:
     paths: list[str] = field(default_factory=list)
     bodies: list[Json] = field(default_factory=list)
     url: str = ""
+    num_open: int = 0  # connections, now
+    num_open_then: list[int] = field(default_factory=list)  # with each request
 
     def answer(self, path: str, body: bytes) -> Reply:
         """The reply to one request."""
@@ -58,6 +60,7 @@ class Stub:
         asked = json.loads(body)
         self.paths.append(path)
         self.bodies.append(asked)
+        self.num_open_then.append(self.num_open)
         texts = [asked["input"]] if isinstance(asked["input"], str) else asked["input"]
         reply = Reply({"object": "list", "data": [_item(i, text, path) for i, text in enumerate(texts)]})
         return self.fault(reply, self) if self.fault and len(self.bodies) > self.num_right else reply
@@ -91,10 +94,12 @@ def serving(stub: Stub) -> Iterator[str]:
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
+        stub.num_open += 1
         with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while await _one_request(stub, reader, writer):
                 pass
         writer.close()
+        stub.num_open -= 1
         tasks.discard(task)
 
     async def stop(server: asyncio.Server) -> None:

@@ -94,6 +94,12 @@ def test_known_answers_come_in_their_share() -> None:
         assert all(len(set(rows)) == num_texts for rows in compared)
 
 
+@pytest.mark.parametrize("share", [0, 0.001, 1.1])
+def test_another_share_is_refused(share: float) -> None:
+    with pytest.raises(LoadTestError, match=r"the known share must be from 0\.01 to 1"):
+        Options(("short",), known_share=share)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -55,9 +55,9 @@ class Case:
     kind: str = "list32"
     has_results: bool = True
     num_right: int | None = None
+    shape: str = "steady"
 
-    @property
-    def stub(self) -> Stub:
+    def make_stub(self) -> Stub:
         learnt = NUM_KNOWN_OF_LIST if self.kind == "list32" else NUM_KNOWN
         num_right = learnt if self.num_right is None else self.num_right
         return Stub(fault=self.fault, num_right=num_right, has_attention=self.kind == "attention")
@@ -66,6 +66,7 @@ class Case:
 CASES = {
     "right": Case(None, None),
     "right attention": Case(None, None, "attention"),
+    "spike": Case(None, None, "short", shape="spike"),
     "one vector": Case(one_vector, "wrong number of vectors: 1 for 32 inputs"),
     "NaN": Case(not_a_number, "embedding: holds numbers that are not finite"),
     "swapped": Case(swapped, "a vector is that of another text: at position 0, it is that of position 1"),
@@ -90,16 +91,22 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Done]]:
+def stubs() -> dict[str, Stub]:
+    """One for each case."""
+    return {name: case.make_stub() for name, case in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def runs(stubs: dict[str, Stub], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Done]]:
     """All cases at the same time: what they wait for is mostly the clock. The limits allow for that."""
     out = tmp_path_factory.mktemp("results")
     limits = write_limits(out / "limits.toml", 500, max_lateness_ms=400)
     with ExitStack() as stack:
         processes = {}
         for name, case in CASES.items():
-            url = stack.enter_context(serving(case.stub))
+            url = stack.enter_context(serving(stubs[name]))
             words = ["--url", url, "--kinds", case.kind, "--users", "4", "--wait", "0.2", "--duration", "3"]
-            more = ["--timeout", "2", "--known-share", "0.2", "--thresholds", str(limits)]
+            more = ["--timeout", "2", "--known-share", "0.2", "--shape", case.shape, "--thresholds", str(limits)]
             processes[name] = start_loadtest(out / name, *words, *more)
         yield {name: finish(process, out / name) for name, process in processes.items()}
 
@@ -112,7 +119,7 @@ def test_a_wrong_server_fails_the_run_with_the_reason(runs: dict[str, Done], nam
         assert done.code == 0, done.output
         assert done.result is not None
         assert done.result["num_failed"] == 0
-        assert done.result["num_replies"] > 20
+        assert done.result["num_replies"] > 10
     else:
         assert done.code == 1, done.output
         assert case.words in done.output
@@ -125,3 +132,11 @@ def test_at_least_the_wanted_share_stood_beside_known_answers(runs: dict[str, Do
     result = runs["right"].result
     assert result is not None
     assert 0.2 <= result["compared_share"] < 0.35
+
+
+@pytest.mark.slow
+def test_users_who_leave_close_their_connections(runs: dict[str, Done], stubs: dict[str, Stub]) -> None:
+    num_open = stubs["spike"].num_open_then
+    assert runs["spike"].code == 0
+    assert max(num_open) == 4
+    assert num_open[-1] == 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.shapes import SHAPES, Stage, at, spike, steady, step, thirds
+from loadtest.shapes import SHAPES, Stage, spike, steady, step, thirds
 
 
 @given(st.sampled_from(sorted(SHAPES)), st.integers(1, 500), st.floats(2, 10_000))
@@ -37,11 +37,6 @@ def test_a_spike_counts_before_and_after() -> None:
     stages = spike(20, 100)
     assert [(stage.name, stage.users) for stage in stages if stage.is_judged] == [("before", 5), ("after", 5)]
     assert [(stage.start_s, stage.end_s) for stage in stages if stage.users == 20] == [(40, 60)]
-
-
-def test_the_stage_at_a_time() -> None:
-    stages = steady(8, 100)
-    assert [at(stages, time_s) for time_s in (0, 19.9, 20, 100)] == [stages[0], stages[0], stages[1], None]
 
 
 def test_thirds() -> None:
