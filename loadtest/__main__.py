@@ -8,7 +8,7 @@ try:
     # First of all: it patches the process (gevent), and whatever is imported later must find it patched.
     import locust  # noqa: F401
 except ModuleNotFoundError:
-    sys.exit("loadtest: Locust is not installed: run `make loadtest`, or pip install 'qkv[loadtest]'")
+    sys.exit("loadtest: Locust is not installed: run `make loadtest`, or pip install '.[loadtest]'")
 
 from loadtest.cli import app
 

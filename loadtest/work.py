@@ -6,7 +6,7 @@ Knows no Locust: `users` gives it status and bytes.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -22,7 +22,6 @@ NUM_KNOWN = 8  # texts of each kind with known answers; a list needs as many as 
 MIN_KNOWN_SHARE = 0.01
 # A user waits this many times the mean wait, evenly spread: users with one wait would move in step.
 WAIT_SPREAD = (0.5, 1.5)
-
 NUM_BODIES = 64  # different requests of each kind, sent in a random order
 
 
@@ -66,14 +65,13 @@ class Work:
     _turns: dict[str, count[int]] = field(default_factory=dict)
     _rng: random.Random = field(default_factory=random.Random)
 
-    def prepare(self, on_progress: Callable[[str], None] = lambda _: None) -> None:
+    def prepare(self) -> None:
         """Make the requests and learn the known answers, one text at a time.
 
         Raises LoadTestError when an answer is not right even then, or when different texts have the same one.
         """
         self._rng.seed(self.options.seed)
         for name in self.options.kinds:
-            on_progress(f"{name}: known answers")
             kind = KINDS[name]
             longest = self.options.longest or max_words(self.target.max_input_tokens)
             texts = make_texts(kind, NUM_BODIES * kind.num_texts, longest=longest, seed=f"{name} {self.options.seed}")

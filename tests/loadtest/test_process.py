@@ -1,4 +1,4 @@
-"""A load generator that has no time is found out by its own timer."""
+"""The process of the load generator: one that has no time is found out, and only it is patched by gevent."""
 
 from __future__ import annotations
 
@@ -30,3 +30,10 @@ def test_lateness_is_that_of_the_work_of_others(tmp_path: Path, busy_s: float, l
     done = finish(start("-c", CODE.format(busy_s=busy_s)), tmp_path)
     assert done.code == 0, done.output
     assert least_ms <= float(done.output) <= most_ms
+
+
+def test_what_tests_import_does_not_patch_the_process(tmp_path: Path) -> None:
+    names = "answers capacity checks corpus report samples server shapes target texts thresholds verdicts work".split()
+    code = "import sys; sys.modules['locust'] = sys.modules['gevent'] = None\n"
+    done = finish(start("-c", code + "\n".join(f"import loadtest.{name}" for name in names)), tmp_path)
+    assert done.code == 0, done.output
