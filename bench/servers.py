@@ -6,13 +6,10 @@ import json
 import os
 import platform
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,6 +19,8 @@ from pathlib import Path
 import psutil
 
 from bench.load import Job, Load
+from loadtest.server import free_port
+from loadtest.target import is_ready
 from qkv import __version__
 from service.runners.cpus import usable_cpus
 
@@ -69,7 +68,7 @@ def start_server(name: str, command: Sequence[str], port: int) -> Server:
     # A file takes every line at once; a terminal or a full pipe would slow the server.
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen([sys.executable, *command], stdout=log, stderr=subprocess.STDOUT)
-        while not _is_ready(port):
+        while not is_ready(f"http://127.0.0.1:{port}"):
             if process.poll() is not None:
                 log.seek(0)
                 raise RuntimeError(f"{name}: ended with code {process.returncode}: {log.read()[-2000:].decode()}")
@@ -103,22 +102,6 @@ def put_load(server: Server, job: Job) -> Load:
     if result.returncode:
         raise RuntimeError(f"{server.name}: the load generator failed: {result.stderr.strip().splitlines()[-1]}")
     return Load(**json.loads(result.stdout))
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
 
 
 def _resident_mib(pid: int) -> float:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 from tokenizers import Tokenizer
 
+from loadtest.corpus import read_corpus
+
 NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
-_MODULES = (
-    "argparse ast asyncio base64 bisect calendar collections configparser contextlib copy csv datetime decimal difflib "
-    "email.message fractions functools heapq html.parser http.client imaplib inspect ipaddress itertools json locale "
-    "logging mailbox optparse os pathlib pdb pickle pprint random re sched shlex shutil smtplib socket "
-    "statistics string subprocess tarfile tempfile textwrap threading timeit tokenize traceback types "
-    "unittest unittest.mock urllib.parse urllib.request uuid weakref zipfile"
-).split()
 
 
 def _lognormal(rng: random.Random) -> int:
@@ -40,7 +32,7 @@ def make_texts(kind: str, count: int, tokenizer_file: Path, *, seed: int = 0) ->
     """
     tokenizer = open_tokenizer(tokenizer_file)
     rng = random.Random(f"{kind} {seed}")
-    corpus = _corpus()
+    corpus = read_corpus()
     offsets = tokenizer.encode(corpus, add_special_tokens=False).offsets
     starts = [i for i in range(len(offsets) - 400) if offsets[i][0] != offsets[i - 1][1]]
     texts = []
@@ -57,15 +49,3 @@ def open_tokenizer(file: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _corpus() -> str:
-    return "\n".join(" ".join(doc.split()) for name in _MODULES for doc in _docs(importlib.import_module(name)))
-
-
-def _docs(module: ModuleType) -> Iterator[str]:
-    for owner in (module, *(c for _, c in sorted(vars(module).items()) if inspect.isclass(c))):
-        for name, value in sorted(vars(owner).items()):
-            doc = getattr(value, "__doc__", None)
-            if callable(value) and not name.startswith("_") and isinstance(doc, str) and len(doc) > 80:
-                yield doc

@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from bench.load import Job
-from bench.servers import free_port, put_load, start_ours, start_server
+from bench.servers import put_load, start_ours, start_server
+from loadtest.server import free_port
 
 
 def wait_for(status: str, pid: int) -> None:

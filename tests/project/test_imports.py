@@ -40,7 +40,7 @@ def test_export_takes_from_the_service_only_the_bundle_and_the_proof(file: Path)
     assert [name for name in used if not name.startswith(allowed)] == []
 
 
-@pytest.mark.parametrize("package", ["models", "export", "service", "qkv"])
+@pytest.mark.parametrize("package", ["models", "export", "service", "qkv", "loadtest"])
 def test_package_roots_import_nothing(package: str) -> None:
     roots = list((ROOT / package).rglob("__init__.py"))
     assert roots

@@ -1,0 +1,101 @@
+"""Every reply of a run, and figures over a stretch of time: exact ones, for Locust rounds its own to two digits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One reply. start_s: of its request, since the start of the run. fault: why it does not count; is_overload: see
+    BadReply."""
+
+    kind: str
+    start_s: float
+    ms: float
+    is_compared: bool = False
+    fault: str | None = None
+    is_overload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Over one stretch of time. Latencies and the rate are of right replies only: a quick refusal is not speed."""
+
+    num_replies: int
+    num_faults: int
+    num_wrong: int  # faults that overload does not excuse
+    per_s: float
+    mean_ms: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: float
+
+    @property
+    def num_right(self) -> int:
+        """Replies that count."""
+        return self.num_replies - self.num_faults
+
+
+@dataclass(slots=True)
+class Samples:
+    """What was recorded. faults: how often each was found, by kind and reason; details: one full message of each."""
+
+    taken: list[Sample] = field(default_factory=list)
+    faults: Counter[tuple[str, str]] = field(default_factory=Counter)
+    details: dict[str, str] = field(default_factory=dict)
+    _num_compared: int = 0
+
+    def record(self, sample: Sample, detail: str = "") -> None:
+        """Take one more. detail: the full message of its fault."""
+        self.taken.append(sample)
+        self._num_compared += sample.is_compared
+        if sample.fault is not None:
+            self.faults[sample.kind, sample.fault] += 1
+            self.details.setdefault(sample.fault, detail)
+
+    def between(self, start_s: float, end_s: float, kind: str | None = None) -> list[Sample]:
+        """Those whose request was sent in a stretch of time: a late reply belongs to the load that made it late."""
+        return [one for one in self.taken if start_s <= one.start_s < end_s and kind in (None, one.kind)]
+
+    def since(self, start_s: float) -> list[Sample]:
+        """About those whose request was sent since then, without a look at all the others."""
+        return list(takewhile(lambda one: one.start_s >= start_s, reversed(self.taken)))
+
+    @property
+    def num_faults(self) -> int:
+        """Replies that do not count."""
+        return self.faults.total()
+
+    @property
+    def compared_share(self) -> float:
+        """The share of all replies that stood beside a known answer."""
+        return self._num_compared / max(1, len(self.taken))
+
+
+def figures(samples: Sequence[Sample], length_s: float) -> Figures:
+    """Counts, rate and percentiles of samples from a stretch of that length; percentiles of nothing are 0."""
+    times = np.array([one.ms for one in samples if one.fault is None])
+    p50, p95, p99 = np.percentile(times, (50, 95, 99)) if times.size else (0.0, 0.0, 0.0)
+    return Figures(
+        num_replies=len(samples),
+        num_faults=len(samples) - times.size,
+        num_wrong=count_wrong(samples),
+        per_s=times.size / length_s,
+        mean_ms=float(times.mean()) if times.size else 0.0,
+        p50_ms=float(p50),
+        p95_ms=float(p95),
+        p99_ms=float(p99),
+        max_ms=float(times.max()) if times.size else 0.0,
+    )
+
+
+def count_wrong(samples: Iterable[Sample]) -> int:
+    """Faults that no load explains: wrong content, a crash, a closed connection."""
+    return sum(one.fault is not None and not one.is_overload for one in samples)

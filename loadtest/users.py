@@ -1,0 +1,106 @@
+"""The users: Locust's side of `work`. Importing this patches the process (gevent): never do so in a test's."""
+
+from __future__ import annotations
+
+import random
+from http import HTTPStatus
+from typing import ClassVar
+
+import gevent
+from locust import FastHttpUser, tag, task
+from locust.contrib.fasthttp import LocustBadStatusCode, ResponseContextManager
+
+from loadtest.errors import BadReply
+from loadtest.texts import KINDS
+from loadtest.work import WAIT_SPREAD, Work
+
+
+class Caller(FastHttpUser):
+    """Sends requests of every kind that its tags leave, by the weights of `KINDS`, and waits after each reply.
+
+    One class for all kinds: a load of any number of users is then the same mixture.
+    """
+
+    work: ClassVar[Work]
+    wait_s: ClassVar[float]
+    insecure = False
+    max_retries = 0
+
+    @classmethod
+    def bind(cls, work: Work, wait_s: float) -> None:
+        """Give all users their work. wait_s: the mean wait after a reply."""
+        cls.work, cls.wait_s = work, wait_s
+        cls.host = work.target.url
+        cls.network_timeout = cls.connection_timeout = work.target.timeout_s
+
+    def on_start(self) -> None:
+        """Begin at a random point of the wait: users that begin together would stay together."""
+        gevent.sleep(random.uniform(0, self.wait_s))
+
+    def on_stop(self) -> None:
+        """Close the connection: else it would stay open long after its user."""
+        self.client.client.close()
+
+    def wait_time(self) -> float:
+        """Seconds between a reply and this user's next request."""
+        return random.uniform(*WAIT_SPREAD) * self.wait_s
+
+    @tag("short")
+    @task(KINDS["short"].weight)
+    def short(self) -> None:
+        """A query."""
+        self._send("short")
+
+    @tag("passage")
+    @task(KINDS["passage"].weight)
+    def passage(self) -> None:
+        """A paragraph of a document."""
+        self._send("passage")
+
+    @tag("mixed")
+    @task(KINDS["mixed"].weight)
+    def mixed(self) -> None:
+        """A text of any length, long ones being rare."""
+        self._send("mixed")
+
+    @tag("list32")
+    @task(KINDS["list32"].weight)
+    def list32(self) -> None:
+        """Thirty-two texts of any length."""
+        self._send("list32")
+
+    @tag("attention")
+    @task(KINDS["attention"].weight)
+    def attention(self) -> None:
+        """A text with its attention weights."""
+        self._send("attention")
+
+    def _send(self, kind: str) -> None:
+        job = self.work.next_job(kind)
+        with self.client.post(
+            job.path,
+            data=job.body,  # type: ignore[arg-type]  # bytes are taken, too
+            name=kind,
+            headers={"Content-Type": "application/json", **self.work.target.headers},
+            context={"is_compared": job.rows is not None},
+            catch_response=True,
+        ) as reply:
+            try:
+                _check_transport(reply)
+                self.work.judge(job, reply.status_code, reply.content or b"")
+            except BadReply as fault:
+                reply.failure(fault)
+            else:
+                reply.success()
+
+
+def _check_transport(reply: ResponseContextManager) -> None:
+    """Raise BadReply when there is no whole HTTP reply, of whatever status."""
+    error = reply.request_meta["exception"]
+    if error is None or isinstance(error, LocustBadStatusCode):
+        return
+    # The client wraps what the socket raised.
+    if isinstance(getattr(error, "original", error), (TimeoutError, gevent.Timeout)):
+        raise BadReply("no answer in time", is_overload=True)
+    told = f"status {reply.status_code}, then " if reply.status_code >= HTTPStatus.OK else ""
+    raise BadReply("no whole answer", f"{told}{error}")

@@ -1,0 +1,161 @@
+"""From a run and its limits to verdicts. Pure functions; a fault is a sentence with what was measured and the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from loadtest.samples import Samples, count_wrong, figures
+from loadtest.shapes import Stage, thirds
+from loadtest.thresholds import Thresholds
+
+# A 99th percentile of fewer is one or two replies.
+MIN_P99_SAMPLES = 100
+MIN_MEMORY_SAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was measured. memory_mib: (seconds since the start, resident MiB) of a server that we started, else None.
+
+    lateness_ms: of the load generator, 95th percentile: how much of each latency may be its own.
+    """
+
+    shape: str
+    stages: tuple[Stage, ...]
+    kinds: tuple[str, ...]
+    samples: Samples
+    lateness_ms: float
+    memory_mib: tuple[tuple[float, float], ...] | None = None
+
+    @property
+    def judged(self) -> list[Stage]:
+        """The stages that count."""
+        return [stage for stage in self.stages if stage.is_judged]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """faults: what was missed; notes: what could not be judged, and why."""
+
+    faults: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def judge(run: Run, limits: Thresholds) -> Verdict:
+    """Every limit that the run missed."""
+    faults = [*_replies(run, limits), *_generator(run.lateness_ms, limits), *_rate(run, limits)]
+    notes: list[str] = []
+    for stage in run.judged:
+        faults += _latencies(run, stage, limits, notes)
+    if run.shape == "soak":
+        for stage in run.judged:
+            faults += _drift(run, stage, limits, notes)
+            faults += _growth(run, stage, limits, notes)
+    return Verdict(tuple(faults), tuple(notes))
+
+
+def judge_capacity(run: Run, users: int, limits: Thresholds) -> Verdict:
+    """Verdicts of a capacity search: overload was looked for, so only wrong replies count."""
+    num_wrong = count_wrong(run.samples.taken)
+    faults = [*_compared(run, limits)] if run.samples.taken else ["There was no reply at all."]
+    if num_wrong:
+        faults.append(f"{num_wrong} replies were wrong, not late: {_worst_fault(run)}.")
+    if not users:
+        faults.append("Not even one user was served within the targets (p95_ms).")
+    return Verdict(tuple(faults))
+
+
+def _replies(run: Run, limits: Thresholds) -> Iterator[str]:
+    taken = run.samples.taken
+    if not taken:
+        yield "There was no reply at all."
+        return
+    num_faults = run.samples.num_faults
+    if num_faults > limits.max_failure_ratio * len(taken):
+        yield (
+            f"{num_faults} of {len(taken)} replies failed ({num_faults / len(taken):.2%}); "
+            f"{limits.max_failure_ratio:.2%} are allowed (max_failure_ratio). Most often: {_worst_fault(run)}."
+        )
+    yield from _compared(run, limits)
+
+
+def _compared(run: Run, limits: Thresholds) -> Iterator[str]:
+    share = run.samples.compared_share
+    if share < limits.min_compared_share:
+        yield (
+            f"{share:.2%} of the replies were compared with a known answer; "
+            f"{limits.min_compared_share:.2%} are needed (min_compared_share)."
+        )
+
+
+def _worst_fault(run: Run) -> str:
+    (kind, reason), count = run.samples.faults.most_common(1)[0]
+    return f"{kind}: {run.samples.details.get(reason, reason)} ({count} times)"
+
+
+def _generator(lateness_ms: float, limits: Thresholds) -> Iterator[str]:
+    if lateness_ms > limits.max_lateness_ms:
+        yield (
+            f"The load generator was {lateness_ms:.0f} ms late; above {limits.max_lateness_ms:g} ms (max_lateness_ms) "
+            "its own delay, not the server's, may be what was measured."
+        )
+
+
+def _rate(run: Run, limits: Thresholds) -> Iterator[str]:
+    length_s = sum(stage.end_s - stage.start_s for stage in run.judged)
+    right = [
+        one for stage in run.judged for one in run.samples.between(stage.start_s, stage.end_s) if one.fault is None
+    ]
+    if len(right) < limits.min_per_s * length_s:
+        yield f"{len(right) / length_s:.2f} right replies came by second; {limits.min_per_s:g} are needed (min_per_s)."
+
+
+def _latencies(run: Run, stage: Stage, limits: Thresholds, notes: list[str]) -> Iterator[str]:
+    for kind in run.kinds:
+        found = figures(run.samples.between(stage.start_s, stage.end_s, kind), stage.end_s - stage.start_s)
+        if not found.num_right:
+            notes.append(f"{kind}, {stage.name}: no right reply, so its latency is not judged.")
+        for name, value, limit in (
+            ("95th", found.p95_ms, limits.p95_ms.of(kind)),
+            ("99th", found.p99_ms, limits.p99_ms.of(kind)),
+        ):
+            if value > limit:
+                yield (
+                    f"{kind}, {stage.name}: the {name} percentile was {value:.0f} ms; "
+                    f"at most {limit:g} ms are allowed (p{name[:2]}_ms.{kind})."
+                )
+
+
+def _drift(run: Run, stage: Stage, limits: Thresholds, notes: list[str]) -> Iterator[str]:
+    for kind in (*run.kinds, None):
+        first, last = (
+            figures(run.samples.between(start_s, end_s, kind), end_s - start_s) for start_s, end_s in thirds(stage)
+        )
+        name = kind or "all kinds"
+        if (count := min(first.num_right, last.num_right)) < MIN_P99_SAMPLES:
+            notes.append(f"{name}: the drift of the 99th percentile is not judged by {count} replies in a third.")
+        elif last.p99_ms > first.p99_ms * limits.soak.max_p99_ratio + limits.soak.p99_slack_ms:
+            yield (
+                f"{name}: the 99th percentile rose from {first.p99_ms:.0f} ms in the first third to "
+                f"{last.p99_ms:.0f} ms in the last; "
+                f"{limits.soak.max_p99_ratio:g} times and {limits.soak.p99_slack_ms:g} ms are allowed "
+                "(soak.max_p99_ratio, soak.p99_slack_ms)."
+            )
+
+
+def _growth(run: Run, stage: Stage, limits: Thresholds, notes: list[str]) -> Iterator[str]:
+    if run.memory_mib is None:
+        notes.append("Memory is not judged: the server is not a process that this run started.")
+        return
+    parts = [[mib for time_s, mib in run.memory_mib if start <= time_s < end] for start, end in thirds(stage)]
+    if min(map(len, parts)) < MIN_MEMORY_SAMPLES:
+        yield "Memory was read too seldom to judge it; a longer soak is needed."
+        return
+    first, last = map(median, parts)
+    if last - first > limits.soak.max_memory_growth_mib:
+        yield (
+            f"The server's memory grew from {first:.0f} MiB in the first third to {last:.0f} MiB in the last; "
+            f"{limits.soak.max_memory_growth_mib:g} MiB are allowed (soak.max_memory_growth_mib)."
+        )

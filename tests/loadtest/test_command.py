@@ -1,0 +1,128 @@
+"""The command refuses what it cannot do, in a line, before any load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from loadtest.errors import LoadTestError
+from loadtest.target import Address, Target, find_target
+from loadtest.work import Options, Work, choose_kinds
+from tests.fixtures.live import free_port
+from tests.loadtest.command import finish, loadtest, start
+from tests.loadtest.stub import Reply, Stub, serving
+
+
+@contextmanager
+def stub_address(**fields: object) -> Iterator[tuple[Stub, Address]]:
+    stub = Stub(**fields)  # type: ignore[arg-type]
+    with serving(stub) as url:
+        yield stub, Address(url, timeout_s=5)
+
+
+def test_the_only_model_is_found_and_the_url_may_end_in_v1() -> None:
+    with stub_address() as (_, address):
+        target = find_target(Address(address.url + "/v1/"), None, is_openai_only=False)
+    assert (target.url, target.model, target.max_input_tokens, target.has_attention) == (
+        address.url,
+        "stub",
+        None,
+        False,
+    )
+
+
+def test_several_models_are_a_choice_of_the_user() -> None:
+    with stub_address(models=("one", "two")) as (_, address):
+        with pytest.raises(LoadTestError, match=r"name a model with --model: http\S+ has one, two"):
+            find_target(address, None, is_openai_only=False)
+        with pytest.raises(LoadTestError, match="has no model three; it has one, two"):
+            find_target(address, "three", is_openai_only=False)
+        assert find_target(address, "two", is_openai_only=False).model == "two"
+
+
+def test_a_server_without_a_list_of_models_needs_the_name() -> None:
+    class Unlisted(Stub):
+        def answer(self, path: str, body: bytes) -> Reply:
+            return Reply({"detail": "Not Found"}, status=404) if path == "/v1/models" else super().answer(path, body)
+
+    with serving(Unlisted()) as url:
+        with pytest.raises(LoadTestError, match=r"/v1/models: status 404: .*; name a model with --model"):
+            find_target(Address(url), None, is_openai_only=True)
+        assert find_target(Address(url), "any", is_openai_only=True).model == "any"
+
+
+def test_nobody_there_is_told() -> None:
+    with pytest.raises(LoadTestError, match="is the server running"):
+        find_target(Address(f"http://127.0.0.1:{free_port()}"), None, is_openai_only=False)
+
+
+def test_kinds_are_those_that_the_server_offers() -> None:
+    plain = Target("http://any", "m", {}, 5)
+    full = Target("http://any", "m", {}, 5, has_attention=True)
+    assert choose_kinds((), plain, is_openai_only=False) == ("short", "passage", "mixed", "list32")
+    assert choose_kinds((), full, is_openai_only=False) == ("short", "passage", "mixed", "list32", "attention")
+    assert choose_kinds(("mixed", "short"), plain, is_openai_only=False) == ("mixed", "short")
+    with pytest.raises(LoadTestError, match="no kind named shrot; there are short, passage"):
+        choose_kinds(("shrot",), full, is_openai_only=False)
+    with pytest.raises(LoadTestError, match="attention: m does not offer it"):
+        choose_kinds(("attention",), plain, is_openai_only=False)
+    with pytest.raises(LoadTestError, match="attention: --openai-only leaves it out"):
+        choose_kinds(("attention",), plain, is_openai_only=True)
+
+
+def test_openai_only_sends_nothing_else() -> None:
+    with stub_address(has_attention=True) as (stub, address):
+        target = find_target(address, None, is_openai_only=True)
+        work = Work(target, Options(choose_kinds((), target, is_openai_only=True)))
+        work.prepare()
+    assert set(stub.paths) == {"/v1/embeddings"}
+    assert all(set(body) == {"input", "model"} for body in stub.bodies)
+
+
+def test_known_answers_come_in_their_share() -> None:
+    with stub_address() as (_, address):
+        target = find_target(address, None, is_openai_only=False)
+        work = Work(target, Options(("short", "list32"), known_share=0.03))
+        work.prepare()
+    for kind, num_texts in (("short", 1), ("list32", 32)):
+        jobs = [work.next_job(kind) for _ in range(1000)]
+        compared = [job.rows for job in jobs if job.rows is not None]
+        assert 0.03 <= len(compared) / len(jobs) <= 0.035
+        assert all(len(set(rows)) == num_texts for rows in compared)
+
+
+@pytest.mark.parametrize("share", [0, 0.001, 1.1])
+def test_another_share_is_refused(share: float) -> None:
+    with pytest.raises(LoadTestError, match=r"the known share must be from 0\.01 to 1"):
+        Options(("short",), known_share=share)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--bundle", "nowhere"), "loadtest: nowhere: no such directory"),
+        (("--thresholds", "nowhere.toml"), "loadtest: nowhere.toml: "),
+        (("--url", "http://127.0.0.1:1"), "is the server running?"),
+    ],
+)
+def test_one_line_says_what_is_wrong(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = loadtest(tmp_path, *words)
+    assert done.code == 1
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+def test_the_locustfile_needs_a_host(tmp_path: Path) -> None:
+    done = finish(start("-m", "locust", "-f", "loadtest/locustfile.py", "--headless"), tmp_path)
+    assert done.code == 1
+    assert "loadtest: name the server with --host" in done.output
+
+
+def test_without_locust_the_command_says_so(tmp_path: Path) -> None:
+    code = "import sys, runpy; sys.modules['locust'] = None; runpy.run_module('loadtest', run_name='__main__')"
+    done = finish(start("-c", code), tmp_path)
+    assert done.code == 1
+    assert "Locust is not installed" in done.output

@@ -1,0 +1,142 @@
+"""A server that answers wrong, late or in another order fails the run, with the reason; a right one passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from tests.loadtest.command import Done, finish, start_loadtest, write_limits
+from tests.loadtest.stub import Reply, Stub, serving, vector
+
+NUM_KNOWN = 8  # requests before the load, of every kind but lists
+NUM_KNOWN_OF_LIST = 32
+
+
+def one_vector(reply: Reply, stub: Stub) -> Reply:
+    return replace(reply, content={"data": reply.content["data"][:1]})
+
+
+def not_a_number(reply: Reply, stub: Stub) -> Reply:
+    return reply.replaced(embedding=lambda item: [float("nan"), *item["embedding"][1:]])
+
+
+def swapped(reply: Reply, stub: Stub) -> Reply:
+    """The first two vectors in each other's place, under the right indices."""
+    first, second, *others = (item["embedding"] for item in reply.content["data"])
+    vectors = [second, first, *others]
+    return reply.replaced(embedding=lambda item: vectors[item["index"]])
+
+
+def crossed(reply: Reply, stub: Stub) -> Reply:
+    """The vector of the request before."""
+    return reply.replaced(embedding=lambda item: vector(stub.bodies[-2]["input"]))
+
+
+def leaking(reply: Reply, stub: Stub) -> Reply:
+    """Attention to the padding: the rows of the real tokens no longer sum to 1."""
+    layers = [layer | {"weights": scaled(layer["weights"], 0.99)} for layer in reply.content["data"][0]["attention"]]
+    return reply.replaced(attention=lambda item: layers)
+
+
+def scaled(values: Any, factor: float) -> Any:
+    return [scaled(value, factor) for value in values] if isinstance(values, list) else factor * values
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stub, the load, and the words that must be in the output; None = the run must pass."""
+
+    fault: Any
+    words: str | None
+    kind: str = "list32"
+    has_results: bool = True
+    num_right: int | None = None
+    shape: str = "steady"
+
+    def make_stub(self) -> Stub:
+        learnt = NUM_KNOWN_OF_LIST if self.kind == "list32" else NUM_KNOWN
+        num_right = learnt if self.num_right is None else self.num_right
+        return Stub(fault=self.fault, num_right=num_right, has_attention=self.kind == "attention")
+
+
+CASES = {
+    "right": Case(None, None),
+    "right attention": Case(None, None, "attention"),
+    "spike": Case(None, None, "short", shape="spike"),
+    "one vector": Case(one_vector, "wrong number of vectors: 1 for 32 inputs"),
+    "NaN": Case(not_a_number, "embedding: holds numbers that are not finite"),
+    "swapped": Case(swapped, "a vector is that of another text: at position 0, it is that of position 1"),
+    "crossed": Case(crossed, "a vector is that of another text", "short"),
+    "status": Case(
+        lambda reply, _: Reply({"error": {"message": "out of luck"}}, status=500), "status 500: out of luck", "short"
+    ),
+    "cut JSON": Case(lambda reply, _: replace(reply, spoil=lambda body: body[:-9]), "the reply is not JSON", "short"),
+    "cut body": Case(lambda reply, _: replace(reply, num_missing=50), "no whole answer: status 200, then", "short"),
+    "closed": Case(lambda reply, _: replace(reply, num_missing=None), "no whole answer", "short"),
+    "late": Case(lambda reply, _: replace(reply, late_s=1.6), "short, steady: the 95th percentile was", "short"),
+    "never": Case(lambda reply, _: replace(reply, late_s=60), "no answer in time", "short"),
+    "rows": Case(leaking, "rows of attention are not probabilities: a sum is off by 0.01", "attention"),
+    "one for all": Case(
+        lambda reply, _: reply.replaced(embedding=lambda item: vector("any")),
+        "short: single requests before the load were not answered right: different texts have the same vector",
+        "short",
+        has_results=False,
+        num_right=0,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def stubs() -> dict[str, Stub]:
+    """One for each case."""
+    return {name: case.make_stub() for name, case in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def runs(stubs: dict[str, Stub], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Done]]:
+    """All cases at the same time: what they wait for is mostly the clock. The limits allow for that."""
+    out = tmp_path_factory.mktemp("results")
+    limits = write_limits(out / "limits.toml", 1_200, max_lateness_ms=1_000)
+    with ExitStack() as stack:
+        processes = {}
+        for name, case in CASES.items():
+            url = stack.enter_context(serving(stubs[name]))
+            words = ["--url", url, "--kinds", case.kind, "--users", "4", "--wait", "0.2", "--duration", "3"]
+            more = ["--timeout", "3", "--known-share", "0.2", "--shape", case.shape, "--thresholds", str(limits)]
+            processes[name] = start_loadtest(out / name, *words, *more)
+        yield {name: finish(process, out / name) for name, process in processes.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_server_fails_the_run_with_the_reason(runs: dict[str, Done], name: str) -> None:
+    case, done = CASES[name], runs[name]
+    if case.words is None:
+        assert done.code == 0, done.output
+        assert done.result is not None
+        assert done.result["num_failed"] == 0
+        assert done.result["num_replies"] > 10
+    else:
+        assert done.code == 1, done.output
+        assert case.words in done.output
+        assert "Traceback" not in done.output
+        assert (done.result is not None) == case.has_results
+
+
+@pytest.mark.slow
+def test_at_least_the_wanted_share_stood_beside_known_answers(runs: dict[str, Done]) -> None:
+    result = runs["right"].result
+    assert result is not None
+    assert 0.2 <= result["compared_share"] < 0.35
+
+
+@pytest.mark.slow
+def test_users_who_leave_close_their_connections(runs: dict[str, Done], stubs: dict[str, Stub]) -> None:
+    num_open = stubs["spike"].num_open_then
+    assert runs["spike"].code == 0
+    assert max(num_open) == 4
+    assert num_open[-1] == 1

@@ -1,0 +1,153 @@
+"""Each limit that is missed is a sentence with what was measured and the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from loadtest.samples import Sample, Samples, figures
+from loadtest.shapes import soak, steady
+from loadtest.thresholds import read_thresholds
+from loadtest.verdicts import Run, judge, judge_capacity
+
+LIMITS = read_thresholds()
+DURATION_S = 100.0
+
+
+def make_run(samples: Iterable[Sample], **fields: object) -> Run:
+    recorded = Samples()
+    for one in samples:
+        recorded.record(one, f"{one.fault}: in detail")
+    run = Run("steady", steady(8, DURATION_S), ("short",), recorded, lateness_ms=1.0)
+    return replace(run, **fields)  # type: ignore[arg-type]
+
+
+def good(per_s: int = 10, ms: float = 10.0) -> list[Sample]:
+    return [Sample("short", index / per_s, ms, index % 20 == 0) for index in range(int(DURATION_S * per_s))]
+
+
+def test_a_good_run_has_no_fault() -> None:
+    assert judge(make_run(good()), LIMITS).faults == ()
+
+
+def test_one_failure_is_too_many() -> None:
+    samples = good()
+    samples[500] = replace(samples[500], fault="a vector is that of another text")
+    (fault,) = judge(make_run(samples), LIMITS).faults
+    assert fault == (
+        "1 of 1000 replies failed (0.10%); 0.00% are allowed (max_failure_ratio). "
+        "Most often: short: a vector is that of another text: in detail (1 times)."
+    )
+    assert judge(make_run(samples), LIMITS.model_copy(update={"max_failure_ratio": 0.01})).faults == ()
+
+
+def test_failures_count_even_while_the_load_settles() -> None:
+    samples = good()
+    samples[0] = replace(samples[0], fault="status 500")
+    assert len(judge(make_run(samples), LIMITS).faults) == 1
+
+
+def test_late_replies_are_told_with_kind_value_and_limit() -> None:
+    limit = LIMITS.p95_ms.short
+    faults = judge(make_run(good(ms=limit + 1)), LIMITS).faults
+    assert faults == (
+        f"short, steady: the 95th percentile was {limit + 1:.0f} ms; at most {limit:g} ms are allowed (p95_ms.short).",
+    )
+    assert judge(make_run(good(ms=limit)), LIMITS).faults == ()
+
+
+def test_the_99th_percentile_has_a_limit_of_its_own() -> None:
+    samples = good()
+    samples[::50] = [replace(one, ms=LIMITS.p99_ms.short + 1) for one in samples[::50]]
+    (fault,) = judge(make_run(samples), LIMITS).faults
+    assert "the 99th percentile" in fault
+    assert "(p99_ms.short)" in fault
+
+
+def test_no_reply_at_all_is_a_fault() -> None:
+    verdict = judge(make_run([]), LIMITS)
+    assert "There was no reply at all." in verdict.faults
+    assert verdict.notes == ("short, steady: no right reply, so its latency is not judged.",)
+
+
+def test_too_few_replies_by_second_and_too_few_comparisons_are_faults() -> None:
+    limits = LIMITS.model_copy(update={"min_per_s": 20.0, "min_compared_share": 0.06})
+    assert judge(make_run(good()), limits).faults == (
+        "5.00% of the replies were compared with a known answer; 6.00% are needed (min_compared_share).",
+        "10.00 right replies came by second; 20 are needed (min_per_s).",
+    )
+
+
+def test_a_late_load_generator_is_a_fault() -> None:
+    (fault,) = judge(make_run(good(), lateness_ms=51.0), LIMITS).faults
+    assert fault.startswith("The load generator was 51 ms late; above 50 ms (max_lateness_ms)")
+
+
+def soak_run(samples: list[Sample], memory_mib: tuple[tuple[float, float], ...] | None) -> Run:
+    return make_run(samples, shape="soak", stages=soak(8, DURATION_S), memory_mib=memory_mib)
+
+
+def memory(last_mib: float) -> tuple[tuple[float, float], ...]:
+    """Much while it settles, then 200 MiB, then something else in the last third."""
+    return tuple((float(second), 500.0 if second < 20 else 200.0 if second < 70 else last_mib) for second in range(100))
+
+
+def test_memory_that_grows_is_a_fault_and_flat_memory_is_not() -> None:
+    limit = LIMITS.soak.max_memory_growth_mib
+    assert judge(soak_run(good(), memory(200 + limit)), LIMITS).faults == ()
+    (fault,) = judge(soak_run(good(), memory(201 + limit)), LIMITS).faults
+    assert fault.startswith(f"The server's memory grew from 200 MiB in the first third to {201 + limit:.0f} MiB")
+
+
+def test_memory_of_a_foreign_server_is_not_judged_and_that_is_told() -> None:
+    verdict = judge(soak_run(good(), None), LIMITS)
+    assert verdict.faults == ()
+    assert verdict.notes == ("Memory is not judged: the server is not a process that this run started.",)
+
+
+def test_memory_that_was_hardly_read_is_a_fault() -> None:
+    (fault,) = judge(soak_run(good(), memory(200)[:30]), LIMITS).faults
+    assert fault.startswith("Memory was read too seldom")
+
+
+def test_a_99th_percentile_that_rises_is_a_fault() -> None:
+    slow_ms = 10 * LIMITS.soak.max_p99_ratio + LIMITS.soak.p99_slack_ms + 1
+    samples = [replace(one, ms=slow_ms) if one.start_s >= 80 else one for one in good()]
+    one, together = judge(soak_run(samples, memory(200)), LIMITS).faults
+    assert one.startswith(f"short: the 99th percentile rose from 10 ms in the first third to {slow_ms:.0f} ms")
+    assert together.startswith("all kinds: the 99th percentile rose")
+    assert judge(make_run(samples), LIMITS).faults == ()
+
+
+def test_a_drift_that_few_replies_show_is_not_judged_and_that_is_told() -> None:
+    verdict = judge(soak_run(good(per_s=2), memory(200)), LIMITS)
+    assert verdict.faults == ()
+    assert [note.split(" by 5")[0] for note in verdict.notes] == [
+        f"{name}: the drift of the 99th percentile is not judged" for name in ("short", "all kinds")
+    ]
+
+
+def test_a_capacity_search_forgives_overload_but_no_wrong_reply() -> None:
+    late = [replace(one, fault="status 429", is_overload=True) for one in good()[:50]]
+    assert judge_capacity(make_run([*good(), *late]), 8, LIMITS).faults == ()
+    wrong = [replace(one, fault="wrong dimension") for one in good()[:2]]
+    (fault,) = judge_capacity(make_run([*good(), *wrong]), 8, LIMITS).faults
+    assert fault.startswith("2 replies were wrong, not late: short: wrong dimension")
+    assert judge_capacity(make_run(good()), 0, LIMITS).faults[-1].startswith("Not even one user")
+
+
+def test_figures_are_of_right_replies() -> None:
+    samples = [Sample("short", 0, ms) for ms in (10, 20, 30)] + [Sample("short", 0, 0.1, fault="status 500")]
+    found = figures(samples, 2)
+    assert (found.num_replies, found.num_faults, found.num_wrong, found.per_s) == (4, 1, 1, 1.5)
+    assert (found.mean_ms, found.p50_ms, found.max_ms) == pytest.approx((20, 20, 30))
+
+
+def test_a_late_reply_belongs_to_the_time_when_it_was_asked_for() -> None:
+    samples = Samples()
+    samples.record(Sample("short", 9.9, 5_000))
+    assert len(samples.between(0, 10)) == 1
+    assert samples.between(10, 20) == []
+    assert samples.between(0, 10, "mixed") == []
