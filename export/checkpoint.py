@@ -6,6 +6,7 @@ Reads no values: the graphs point at the offsets found here.
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -18,10 +19,12 @@ from models.families import Family, find_name
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
+_MAX_AXES = 64
 _ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E5M2": 1, "F8_E4M3": 1,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip
+_MAX_SHOWN_CHARS = 80
 _LFS_STUB = b"version https://git-lfs"
 
 
@@ -71,15 +74,17 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     header.pop("__metadata__", None)
     start = _LENGTH_BYTES + length
     tensors = {name: _read_entry(path, name, entry, start) for name, entry in header.items()}
-    _check_end(path, tensors, start, size)
+    _check_layout(path, tensors, start, size)
     return tensors
 
 
 def _parse_json(path: Path, content: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(content)
+        header = json.loads(content.decode())
     except ValueError as error:
         raise ExportError(f"{path.name}: the header is not JSON: {error}") from None
+    except RecursionError:
+        raise ExportError(f"{path.name}: the header is nested too deeply to be read") from None
     if not isinstance(header, dict):
         raise ExportError(f"{path.name}: the header is a {type(header).__name__}, not an object")
     return header
@@ -87,19 +92,29 @@ def _parse_json(path: Path, content: bytes) -> dict[str, Any]:
 
 def _read_entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
     try:
-        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        expected = prod(shape) * _ITEM_BYTES[dtype]
-        is_right = all(isinstance(number, int) and number >= 0 for number in (*shape, begin))
-        is_right = is_right and end - begin == expected
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        item_bytes = _ITEM_BYTES[dtype]
+        is_right = isinstance(shape, list) and len(shape) <= _MAX_AXES
+        is_right = is_right and all(type(number) is int and number >= 0 for number in (*shape, begin, end))
+        is_right = is_right and end - begin == prod(shape) * item_bytes
     except (KeyError, TypeError, ValueError):
         is_right = False
     if not is_right:
-        raise ExportError(f"{path.name}: header entry {name!r} is wrong: {json.dumps(entry)[:200]}")
-    return StoredTensor(dtype, shape, start + begin, end - begin)
+        raise ExportError(f"{path.name}: header entry {name[:_MAX_SHOWN_CHARS]!r} is wrong: {reprlib.repr(entry)}")
+    return StoredTensor(dtype, tuple(shape), start + begin, end - begin)
 
 
-def _check_end(path: Path, tensors: Mapping[str, StoredTensor], start: int, size: int) -> None:
-    end = max((tensor.offset + tensor.num_bytes for tensor in tensors.values()), default=start)
+def _check_layout(path: Path, tensors: Mapping[str, StoredTensor], start: int, size: int) -> None:
+    """As the format has it: the tensors lie one after the other, from the header to the end of the file."""
+    end, last = start, "the header"
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].num_bytes)):
+        if tensor.offset != end:
+            relation = "overlaps" if tensor.offset < end else "does not follow"
+            raise ExportError(
+                f"{path.name}: {name}: data_offsets: begins at {tensor.offset - start} and {relation} {last}, "
+                f"which ends at {end - start}"
+            )
+        end, last = tensor.offset + tensor.num_bytes, name
     if end != size:
         raise ExportError(
             f"{path.name}: the header describes {end} bytes, the file has {size}: truncated, or not whole"
@@ -112,6 +127,13 @@ def match_checkpoint(family: Family, config: EncoderConfig, stored: Mapping[str,
         prefix = family.find_prefix(stored)
     except ValueError as error:
         raise ExportError(str(error)) from None
+    # Before any name is listed: a wrong number could ask for millions.
+    if (count := family.count_layers(stored, prefix)) < config.num_layers:
+        missing = prefix + family.layer_prefix.format(i=count)
+        raise ExportError(
+            f"config.json: {family.config_names['num_layers']}: the {count} layers in model.safetensors are needed, "
+            f"got {config.num_layers}: {missing}… is missing"
+        )
     shapes = parameter_shapes(config)
     tensors, used, faults = {}, set(), []
     for ours, theirs in family.parameters(config).items():

@@ -11,7 +11,7 @@ from typing import Any
 
 from export.source import SourceDirectory
 from models.config import EncoderConfig
-from models.families import Family, find_family
+from models.families import ConfigError, Family, find_family
 
 # The order is that in which sentence-transformers concatenates the flags that are true.
 _FLAGS = {
@@ -30,6 +30,8 @@ _MODES = {
     "weightedmean": "weightedmean",
     "lasttoken": "lasttoken",
 }
+_DIM_KEYS = ("word_embedding_dimension", "embedding_dimension")
+_POOLING_KEYS = (*_DIM_KEYS, "pooling_mode", "include_prompt", *_FLAGS)
 _MODULES = {
     f"sentence_transformers.{path}": kind
     for kind in ("Transformer", "Pooling", "Normalize")
@@ -43,6 +45,8 @@ _MODULES = {
 _ORDERS = (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize"))
 # transformers writes 1e30 where a tokenizer knows no limit.
 _MAX_SANE_LENGTH = 1_000_000_000
+# Two special tokens, and one of the text.
+_MIN_LENGTH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,38 +97,46 @@ def read_modules(source: SourceDirectory) -> Modules:
     kinds = tuple(_MODULES.get(str(entry.get("type"))) for entry in entries)
     for entry, kind in zip(entries, kinds, strict=True):
         if kind is None:
-            source.refuse("modules.json", "type", entry.get("type"), "Transformer, Pooling and Normalize are")
+            source.refuse("modules.json", "type", entry.get("type"), "Transformer, Pooling or Normalize is needed")
     if None not in kinds and kinds not in _ORDERS:
-        source.refuse("modules.json", "type", list(kinds), "the order is Transformer, Pooling and, if any, Normalize")
-    folders = [f"{path}/" if (path := str(entry.get("path") or "")) else "" for entry in entries]
+        source.refuse("modules.json", "type", list(kinds), "Transformer, Pooling and, if any, Normalize are needed")
+    folders = [_read_folder(source, entry) for entry in entries]
     if len(kinds) > 2:
         _check_normalize(source, folders[2])
     return Modules(folders[0] if folders else "", folders[1] if len(folders) > 1 else None, "Normalize" in kinds)
+
+
+def _read_folder(source: SourceDirectory, entry: Mapping[str, Any]) -> str:
+    path = entry.get("path", "")
+    if not isinstance(path, str):
+        source.refuse("modules.json", "path", path, "a text is needed")
+        return ""
+    return f"{path}/" if path else ""
 
 
 def _check_normalize(source: SourceDirectory, folder: str) -> None:
     file = f"{folder}config.json"
     for key, value in source.read_object(file).items() if folder else ():
         if key in ("module_input_name", "module_output_name") and value not in (None, "sentence_embedding"):
-            source.refuse(file, key, value, "sentence_embedding is")
+            source.refuse(file, key, value, "sentence_embedding is needed")
 
 
 def read_config(source: SourceDirectory, modules: Modules) -> tuple[Family, EncoderConfig] | None:
     """The family and the shape in config.json; None and a fault when it is not supported."""
+    file = f"{modules.model}config.json"
     num_faults = len(source.faults)
-    config = source.read_object(f"{modules.model}config.json", is_required=True)
+    config = source.read_object(file, is_required=True)
     if len(source.faults) > num_faults:
         return None
     for key in ("is_decoder", "add_cross_attention"):
         if config.get(key):
-            source.refuse("config.json", key, config[key], "only encoders are")
+            source.refuse(file, key, config[key], "an encoder has false here")
     try:
         family = find_family(config)
         return family, family.read_config(config)
-    except (TypeError, ValueError) as error:
-        source.faults.append(
-            f"{modules.model}{error}" if str(error).startswith("config.json") else f"config.json: {error}"
-        )
+    except ConfigError as error:
+        for fault in error.faults:
+            source.refuse(file, fault.key, fault.value, fault.expected)
         return None
 
 
@@ -137,13 +149,17 @@ def read_pooling(source: SourceDirectory, modules: Modules, dim: int | None) -> 
         return Pooling()
     file = f"{modules.pooling}config.json"
     config = source.read_object(file, is_required=True)
-    for key in ("word_embedding_dimension", "embedding_dimension"):
+    for key, value in config.items():
+        if key not in _POOLING_KEYS:
+            # It may change the pooling, and sentence-transformers refuses it as well.
+            source.refuse(file, key, value, f"a key that is not known; known are {', '.join(_POOLING_KEYS)}")
+    for key in _DIM_KEYS:
         if dim is not None and config.get(key, dim) != dim:
-            source.refuse(file, key, config[key], f"the encoder gives {dim}")
-    include_prompt = config.get("include_prompt", True)
-    if not isinstance(include_prompt, bool):
-        source.refuse(file, "include_prompt", include_prompt, "true and false are")
-    return Pooling(_read_modes(source, file, config), file, bool(include_prompt))
+            source.refuse(file, key, config[key], f"the encoder's {dim} is needed")
+    for key in ("include_prompt", *_FLAGS):
+        if not isinstance(config.get(key, True), bool):
+            source.refuse(file, key, config[key], "true or false is needed")
+    return Pooling(_read_modes(source, file, config), file, bool(config.get("include_prompt", True)))
 
 
 def _read_modes(source: SourceDirectory, file: str, config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -152,7 +168,7 @@ def _read_modes(source: SourceDirectory, file: str, config: Mapping[str, Any]) -
     value = config["pooling_mode"]
     names = value if isinstance(value, list) else [value]
     if not names or any(not isinstance(name, str) or name not in _MODES for name in names):
-        source.refuse(file, "pooling_mode", value, f"{', '.join(_MODES)} are")
+        source.refuse(file, "pooling_mode", value, f"one or a list of {', '.join(_MODES)} is needed")
         return ("mean",)
     return tuple(_MODES[name] for name in names)
 
@@ -166,8 +182,9 @@ def read_prompts(source: SourceDirectory) -> Prompts:
         source.refuse(file, "prompts", prompts, "an object of texts is needed")
         return Prompts({}, None)
     default = config.get("default_prompt_name")
-    if default is not None and default not in prompts:
-        source.refuse(file, "default_prompt_name", default, f"prompts are {', '.join(prompts) or 'not given'}")
+    if default is not None and not (isinstance(default, str) and default in prompts):
+        expected = f"the name of a prompt is needed ({', '.join(prompts) or 'there is none'})"
+        source.refuse(file, "default_prompt_name", default, expected)
         return Prompts({}, None)
     return Prompts({name: text or "" for name, text in prompts.items()}, default)
 
@@ -185,6 +202,9 @@ def read_limit(source: SourceDirectory, modules: Modules, config: EncoderConfig)
         )
     ]
     positions = config.max_positions - config.position_offset
+    if positions < _MIN_LENGTH:
+        expected = f"at least {_MIN_LENGTH} positions are needed"
+        source.refuse(f"{modules.model}config.json", "max_position_embeddings", config.max_positions, expected)
     limits.append((positions, f"{modules.model}config.json: max_position_embeddings"))
     return min(
         (Limit(limit, origin) for limit, origin in limits if limit is not None), key=lambda limit: limit.max_tokens
@@ -195,7 +215,7 @@ def _read_limit(source: SourceDirectory, file: str, key: str) -> int | None:
     value = source.read_object(file).get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1 or value < 3:
-        source.refuse(file, key, value, "a whole number from 3 is needed")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1 or value < _MIN_LENGTH:
+        source.refuse(file, key, value, f"a whole number from {_MIN_LENGTH} is needed")
         return None
     return int(value) if value <= _MAX_SANE_LENGTH else None

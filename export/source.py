@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,6 +20,18 @@ from export.errors import ExportError
 from service.bundle import sha256_file
 
 _STUB_BYTES = 64
+_MAX_SHOWN_CHARS = 80
+_MAX_LISTED = 20
+# Escapes that are whole characters are passed over, a half of a surrogate pair is found.
+_ESCAPES = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+# What a directory may hold instead of one safetensors file.
+_OTHER_WEIGHTS = ("pytorch_model.bin", "model.safetensors.index.json", "pytorch_model.bin.index.json")
+_CONVERT = (
+    "{name} is there, which is not read: write it as one model.safetensors where torch and transformers are installed: "
+    "python -c \"from transformers import AutoModel as A; A.from_pretrained('.').save_pretrained('.')\""
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +71,29 @@ def locate(source: str) -> Location:
     """Find the directory that `qkv export SOURCE` means. Raises ExportError naming what is supported."""
     name = next((name for name, known in PUBLISHED.items() if source in (name, known.hub_id)), None)
     path = Path(source)
-    if path.is_dir():
-        return Location(path, name or path.resolve().name)
+    try:
+        if path.is_dir():
+            return Location(path, name or path.resolve().name)
+        is_there = path.exists()
+    except OSError as error:
+        raise ExportError(f"{_shorten_text(source)}: cannot be read: {error.strerror}") from None
     if name is not None:
         return Location(_find_published(PUBLISHED[name]), name)
-    if path.exists():
+    if is_there:
         raise ExportError(
             f"{source}: a file; a model directory is needed (config.json, model.safetensors, tokenizer.json)"
         )
     raise ExportError(
         f"{source}: no such directory, and not a published model known here: {', '.join(sorted(PUBLISHED))}"
     )
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no manifest can hold. Raises ExportError."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ExportError(f"{name!a}: not UTF-8: give the bundle another name (--name)") from None
 
 
 def _find_published(known: Published) -> Path:
@@ -113,14 +138,18 @@ class SourceDirectory:
             raise ExportError(f"{self.path}: not a model that can be exported", self.faults)
 
     def refuse(self, file: str, key: str, value: Any, expected: str) -> None:
-        """Note that a value is not supported."""
-        self.faults.append(f"{file}: {key}: {_shorten(value)} is not supported: {expected}")
+        """Note that a value is not right. expected: what would be, as a sentence without its end."""
+        self.faults.append(f"{file}: {key}: {expected}, got {_shorten(value)}")
 
     def read(self, name: str, *, is_required: bool = True) -> bytes | None:
         """The bytes of a file; None when it is absent or only a pointer, which is a fault when it is required."""
         if not self._has(name, is_required):
             return None
-        content = (self.path / name).read_bytes()
+        try:
+            content = (self.path / name).read_bytes()
+        except OSError as error:
+            self.faults.append(f"{name}: cannot be read: {error.strerror}")
+            return None
         if is_lfs_stub(content[:_STUB_BYTES]):
             self.faults.append(f"{name}: a Git LFS pointer, not the file: run `git lfs pull`")
             return None
@@ -128,7 +157,7 @@ class SourceDirectory:
         return content
 
     def read_json(self, name: str, *, is_required: bool = False) -> Any:
-        """The value of a JSON file; None when it is absent or broken (then a fault names file and line)."""
+        """The value of a JSON file; None when it is absent or broken (then a fault names file and place), or null."""
         if name not in self._json:
             self._json[name] = self._parse(name, self.read(name, is_required=is_required))
         return self._json[name]
@@ -136,13 +165,26 @@ class SourceDirectory:
     def _parse(self, name: str, content: bytes | None) -> Any:
         if content is None:
             return None
+        num_faults = len(self.faults)
         try:
-            return json.loads(content)
+            text = content.decode()
+            if (half := next((found for found in _ESCAPES.finditer(text) if found["half"]), None)) is not None:
+                self.faults.append(f"{name}: {_place(text, half.start())}: half of a character: {half[0]}")
+                return None
+            value = json.loads(text)
         except json.JSONDecodeError as error:
             self.faults.append(f"{name}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}")
         except UnicodeDecodeError as error:
             self.faults.append(f"{name}: byte {error.start}: not UTF-8")
-        return None
+        except ValueError as error:  # a number of thousands of digits
+            self.faults.append(f"{name}: a number that cannot be read: {error}")
+        except RecursionError:
+            self.faults.append(f"{name}: nested too deeply to be read")
+        if len(self.faults) > num_faults:
+            return None
+        if value is None:
+            self.faults.append(f"{name}: a value is needed, got null")
+        return value
 
     def read_object(self, name: str, *, is_required: bool = False) -> dict[str, Any]:
         """The object in a JSON file; empty when it is absent or broken."""
@@ -150,7 +192,7 @@ class SourceDirectory:
         if isinstance(value, dict):
             return value
         if value is not None:
-            self.faults.append(f"{name}: a JSON object is needed, found {_shorten(value)}")
+            self.faults.append(f"{name}: a JSON object is needed, got {_shorten(value)}")
             self._json[name] = None
         return {}
 
@@ -160,24 +202,47 @@ class SourceDirectory:
             return None
         try:
             header = read_header(self.path / name)
+            self.sha256[name] = sha256_file(self.path / name)
         except ExportError as error:
             self.faults.append(error.message)
             return None
-        self.sha256[name] = sha256_file(self.path / name)
+        except OSError as error:
+            self.faults.append(f"{name}: cannot be read: {error.strerror}")
+            return None
         return header
 
     def _has(self, name: str, is_required: bool) -> bool:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            self.faults.append(f"{name}: files must lie inside the model directory")
+            self.faults.append(f"{_shorten_text(name)}: files must lie inside the model directory")
             return False
-        is_there = (self.path / name).is_file()
-        if not is_there and is_required:
-            folder = (self.path / name).parent
-            present = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-            self.faults.append(f"{name}: missing; there: {', '.join(present) or 'nothing'}")
+        try:
+            is_there = (self.path / name).is_file()
+            if not is_there and is_required:
+                self.faults.append(f"{name}: missing; {_describe_folder((self.path / name).parent)}")
+        except (OSError, ValueError) as error:  # a name too long, or with a zero byte
+            self.faults.append(f"{_shorten_text(name)}: cannot be read: {getattr(error, 'strerror', error)}")
+            return False
         return is_there
 
 
+def _describe_folder(folder: Path) -> str:
+    present = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if (other := next((name for name in _OTHER_WEIGHTS if name in present), None)) is not None:
+        return _CONVERT.format(name=other)
+    more = f" and {len(present) - _MAX_LISTED} more" if len(present) > _MAX_LISTED else ""
+    return f"there: {', '.join(present[:_MAX_LISTED]) or 'nothing'}{more}"
+
+
+def _place(text: str, index: int) -> str:
+    return f"line {text.count(chr(10), 0, index) + 1}, column {index - text.rfind(chr(10), 0, index)}"
+
+
 def _shorten(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:77] + "…"
+    try:
+        return _shorten_text(json.dumps(value, ensure_ascii=False))
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
+
+
+def _shorten_text(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 3] + "…"

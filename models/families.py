@@ -6,7 +6,8 @@ A family says what its checkpoints call them.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,27 @@ _ACTIVATIONS = {
 }
 
 
+# The largest dimension that ONNX and PyTorch agree on without question.
+_MAX_WHOLE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFault:
+    """A value of config.json that cannot be read. key: as the file names it. expected: what would be right."""
+
+    key: str
+    value: Any
+    expected: str
+
+
+class ConfigError(ValueError):
+    """A config.json that describes no encoder of ours, with every fault found."""
+
+    def __init__(self, faults: Iterable[ConfigFault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(f"{fault.key}: {fault.expected}, got {fault.value!r:.80}" for fault in self.faults))
+
+
 # Checkpoints converted from TensorFlow call the two parameters of a LayerNorm so.
 _OLD_SUFFIXES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
@@ -31,7 +53,7 @@ class Family:
     """One family of checkpoints.
 
     config_names: EncoderConfig field → key of config.json. config_defaults: values of absent keys.
-    weight_names: canonical name → checkpoint name, `{i}` = layer number.
+    weight_names: canonical name → checkpoint name, `{i}` = layer number. layer_prefix: how those of a layer begin.
     prefixes: what a checkpoint may put before every name, tried in order.
     unused: prefixes of checkpoint names that the encoder does not need.
     """
@@ -40,23 +62,35 @@ class Family:
     config_names: Mapping[str, str]
     config_defaults: Mapping[str, Any]
     weight_names: Mapping[str, str]
+    layer_prefix: str
     prefixes: tuple[str, ...]
     unused: tuple[str, ...]
 
     def read_config(self, config: Mapping[str, Any]) -> EncoderConfig:
-        """The shape that a config.json describes. Raises ValueError naming the key that is missing or not supported."""
+        """The shape that a config.json describes. Raises ConfigError with every key that is missing or not right."""
         values = dict(self.config_defaults) | {
             field: config[key] for field, key in self.config_names.items() if config.get(key) is not None
         }
-        if missing := [key for field, key in self.config_names.items() if field not in values]:
-            raise ValueError(f"config.json: missing {', '.join(missing)}")
-        if values["activation"] not in _ACTIVATIONS:
-            raise ValueError(f"config.json: hidden_act {values['activation']!r} is not supported")
-        if config.get("position_embedding_type", "absolute") != "absolute":
-            raise ValueError(
-                f"config.json: position_embedding_type {config['position_embedding_type']!r} is not supported"
-            )
+        if faults := [*self._faults(config, values)]:
+            raise ConfigError(faults)
         return EncoderConfig.from_dict(values | {"family": self.name, "activation": _ACTIVATIONS[values["activation"]]})
+
+    def _faults(self, config: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[ConfigFault]:
+        wrong = set()
+        for field, key in self.config_names.items():
+            expected, is_right = _FIELDS.get(field, _COUNT)
+            if field not in values or not is_right(values[field]):
+                wrong.add(field)
+                yield ConfigFault(key, values.get(field), expected)
+        names = self.config_names
+        if not wrong & {"dim", "num_heads"} and values["dim"] % values["num_heads"]:
+            expected = f"a divisor of {names['dim']}, which is {values['dim']}, is needed"
+            yield ConfigFault(names["num_heads"], values["num_heads"], expected)
+        if not wrong & {"pad_token_id", "vocab_size"} and values["pad_token_id"] >= values["vocab_size"]:
+            expected = f"an id below {names['vocab_size']}, which is {values['vocab_size']}, is needed"
+            yield ConfigFault(names["pad_token_id"], values["pad_token_id"], expected)
+        if (kind := config.get("position_embedding_type") or "absolute") != "absolute":
+            yield ConfigFault("position_embedding_type", kind, "absolute is needed")
 
     def parameters(self, config: EncoderConfig) -> dict[str, str]:
         """Every canonical parameter name of this shape, with its checkpoint name (prefix not included)."""
@@ -77,6 +111,13 @@ class Family:
                 return prefix
         raise ValueError(f"weights: no tensor named {' or '.join(p + anchor for p in self.prefixes)}")
 
+    def count_layers(self, names: Iterable[str], prefix: str) -> int:
+        """How many layers, from the first one on, have any tensor in a checkpoint."""
+        start, _, end = (prefix + self.layer_prefix).partition("{i}")
+        pattern = re.compile(rf"{re.escape(start)}(0|[1-9][0-9]{{0,8}}){re.escape(end)}")
+        found = {int(match[1]) for name in names if (match := pattern.match(name))}
+        return next(count for count in range(len(found) + 1) if count not in found)
+
 
 def find_name(name: str, present: Container[str]) -> str | None:
     """What a checkpoint calls this tensor, by its new name or its old one. None when it has neither."""
@@ -85,6 +126,26 @@ def find_name(name: str, present: Container[str]) -> str | None:
         if name.endswith(suffix):
             old = name.removesuffix(suffix) + older
     return next((candidate for candidate in (name, old) if candidate in present), None)
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return type(value) is int and least <= value <= _MAX_WHOLE
+
+
+# EncoderConfig field → what its value must be, in words and as a question.
+_Check = tuple[str, Callable[[Any], bool]]
+_COUNT: _Check = ("a whole number from 1 is needed", lambda value: _is_whole(value, 1))
+_FIELDS: Mapping[str, _Check] = {
+    "layer_norm_eps": (
+        "a number above 0 and below 1 is needed",
+        lambda value: type(value) in (int, float) and 0 < value < 1,
+    ),
+    "pad_token_id": ("a whole number from 0 is needed", lambda value: _is_whole(value, 0)),
+    "activation": (
+        f"one of {', '.join(_ACTIVATIONS)} is needed",
+        lambda value: isinstance(value, str) and value in _ACTIVATIONS,
+    ),
+}
 
 
 def _with_bias(names: Mapping[str, str]) -> dict[str, str]:
@@ -124,6 +185,7 @@ BERT = Family(
             "layers.{i}.ffn_norm": "encoder.layer.{i}.output.LayerNorm",
         }
     ),
+    layer_prefix="encoder.layer.{i}.",
     prefixes=("", "bert.", "model.", "0.auto_model."),
     unused=("pooler.", "cls.", "classifier.", "embeddings.position_ids"),
 )
@@ -132,10 +194,8 @@ FAMILIES: Mapping[str, Family] = {family.name: family for family in (BERT,)}
 
 
 def find_family(config: Mapping[str, Any]) -> Family:
-    """The family of a config.json. Raises ValueError naming its model_type and what is supported."""
+    """The family of a config.json. Raises ConfigError naming its model_type and what is supported."""
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ValueError(
-            f"config.json: model_type {model_type!r} is not supported; supported: {', '.join(sorted(FAMILIES))}"
-        )
+        raise ConfigError([ConfigFault("model_type", model_type, f"{' or '.join(sorted(FAMILIES))} is needed")])
     return FAMILIES[model_type]
