@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
@@ -44,8 +45,15 @@ def new_directory(target: Path, *, force: bool) -> Iterator[Path]:
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Refuse a target that is there and may not be replaced. Raises ExportError."""
-    if not target.exists() and not target.is_symlink():
+    """Refuse a target that cannot be written, or is there and may not be replaced. Raises ExportError."""
+    try:
+        is_there = target.exists() or target.is_symlink()
+        parent = next(folder for folder in target.absolute().parents if folder.exists())
+    except OSError as error:
+        raise ExportError(f"{target}: nothing can be written there: {error.strerror}") from None
+    if not parent.is_dir():
+        raise ExportError(f"{target}: nothing can be written there: {parent} is a file")
+    if not is_there:
         return
     if not force:
         raise ExportError(f"{target}: already there; --force replaces it")
@@ -74,7 +82,7 @@ def _prefix(target: Path) -> str:
 
 
 def _remove_leftovers(target: Path) -> None:
-    for work in target.parent.glob(f"{_prefix(target)}*"):
+    for work in target.parent.glob(f"{glob.escape(_prefix(target))}*"):
         if not (work / _LOCK).is_file():
             continue
         lock = os.open(work / _LOCK, os.O_RDWR)

@@ -23,7 +23,7 @@ from export.build import build_graph, graph_spec
 from export.errors import ExportError
 from export.model import Model, read_model
 from export.prove import Progress, ProofRequest, Proved, prove
-from export.source import check_pin, locate
+from export.source import check_name, check_pin, locate
 from service.bundle import (
     MANIFEST,
     PARITY,
@@ -40,12 +40,14 @@ from service.bundle import (
     open_bundle,
     sha256_file,
 )
+from service.engine.tokenizer import TextTokenizer
 from service.errors import StartupError
 from service.parity.probes import save_probes
 from service.parity.report import ParityReport
+from service.settings import Settings
 
 _ROLES: tuple[Role, ...] = ("encode", "attend")
-_UNPROVED = ProofSpec(kind="none", reference="", batch_invariant="unproved")
+_UNPROVED = ProofSpec(kind="invariance", reference="", batch_invariant="unproved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,17 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     """
     check_target(out, force=force)
     location = locate(source)
-    model = read_model(location.path)
     name = name or location.name
+    check_name(name)
+    tell = progress or _quiet
+    tell(f"reading {location.path}", 0, 0)
+    model = read_model(location.path)
     check_pin(name, model.weights_sha256)
     request = ProofRequest(goldens, unproved, progress)
     with new_directory(out, force=force) as work:
+        tell("building the graphs", 0, 0)
         manifest = _write_model(work, name, model)
+        _open_tokenizer(work, manifest)
         with TemporaryDirectory(dir=work) as scratch:
             proved = prove(Bundle(work, manifest), model.checkpoint.tensors, request, scratch=Path(scratch))
         manifest = _write_proof(work, manifest, proved)
@@ -98,6 +105,19 @@ def _write_model(work: Path, name: str, model: Model) -> Manifest:
         file.write_bytes(graph.SerializeToString(deterministic=True))
         onnx.checker.check_model(str(file), full_check=True)
     return _draft(name, model)
+
+
+def _quiet(_title: str, _done: int, _total: int) -> None:
+    """No progress was asked for."""
+
+
+def _open_tokenizer(work: Path, manifest: Manifest) -> None:
+    """As the service does, before anything is proved: a bundle that cannot start is not one."""
+    limits = Settings.model_construct()  # as they are by default, whatever this environment sets
+    try:
+        TextTokenizer(work / TOKENIZER, manifest.text, max_text_chars=limits.max_text_chars, token_ids=limits.token_ids)
+    except StartupError as error:
+        raise ExportError(f"the bundle's tokenizer cannot be served: {error}") from None
 
 
 def _write_proof(work: Path, draft: Manifest, proved: Proved) -> Manifest:

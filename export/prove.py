@@ -33,8 +33,8 @@ _NEEDS_REFERENCE = frozenset({"token_embeddings", "pooled", "pooled_raw", "cosin
 _ROLES: tuple[Role, ...] = ("encode", "attend")
 _NO_REFERENCE = "none: the graphs' own outputs"
 _NO_PROOF = (
-    "nothing to prove the bundle with: install the torch extra (pip install 'qkv[torch]'), give --goldens FILE "
-    "(made by tools/make_goldens.py), or give --unproved"
+    "nothing to prove the bundle with: install PyTorch beside qkv (pip install torch; the development environment "
+    ".venv-dev has it), give --goldens FILE (made by tools/make_goldens.py), or give --unproved"
 )
 
 
@@ -42,8 +42,9 @@ _NO_PROOF = (
 class ProofRequest:
     """What to prove with.
 
-    goldens: a file to use instead of the ones that come with this package. is_unproved_allowed: no proof is accepted.
-    progress: called with (what is checked, done, total).
+    goldens: a file to use instead of the ones that come with this package. is_unproved_allowed: invariance alone is
+    enough.
+    progress: called with (what is done, steps done, steps in all; 0 = not known).
     """
 
     goldens: Path | None = None
@@ -114,9 +115,9 @@ def _prove_by_torch(
     text = published.reference.info().backend
     probes = make_probes(manifest, published.reference)
     reports = {
-        "": run_battery(manifest, _on_both_sessions(published), progress=_titled(progress, "against PyTorch")),
+        "": run_battery(manifest, _on_both_sessions(published), progress=_titled(progress, "proving against PyTorch")),
         "random weights: ": run_battery(
-            manifest, _on_both_sessions(scrambled), progress=_titled(progress, "random weights")
+            manifest, _on_both_sessions(scrambled), progress=_titled(progress, "proving on random weights")
         ),
         "probes: ": check_probes(manifest, published.subject, Probes(text, probes, {}), roles=_ROLES),
     }
@@ -128,11 +129,11 @@ def _prove_by_torch(
 def _prove_alone(bundle: Bundle, subject: Runner, goldens: Probes | None, progress: Progress | None) -> Proved:
     manifest = bundle.manifest
     runner = _BothSessions(subject)
-    battery = run_battery(manifest, Runners(runner, runner), progress=_titled(progress, "invariance"))
+    battery = run_battery(manifest, Runners(runner, runner), progress=_titled(progress, "proving invariance"))
     gates = tuple(gate for gate in battery.gates if gate.name not in _NEEDS_REFERENCE)
     reports = {"": battery.model_copy(update={"gates": gates})}
     if goldens is None:
-        return _proved("none", _NO_REFERENCE, make_probes(manifest, subject), reports)
+        return _proved("invariance", _NO_REFERENCE, make_probes(manifest, subject), reports)
     reports["goldens: "] = check_probes(manifest, subject, goldens, roles=_ROLES)
     return _proved("golden", goldens.reference, goldens.cases, reports)
 

@@ -114,7 +114,7 @@ def _apply_bert_overrides(
 
 
 def _check_bert(source: SourceDirectory, name: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
-    """What a BERT class uses in any case must stand in the file: vocabulary and added tokens alone are taken from it."""
+    """What a BERT class uses in any case must stand in the file, of which it takes vocabulary and tokens alone."""
     model = tokenizer.model
     if not isinstance(model, models.WordPiece):
         source.refuse(name, "model.type", type(model).__name__, f"WordPiece {_BERT_WAY}")

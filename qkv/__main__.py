@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from types import FrameType
@@ -11,6 +12,10 @@ def main() -> None:
     """Run the command line; never returns."""
     # Before anything that takes a moment: until it is handled, SIGTERM has no effect on process 1 of a container.
     signal.signal(signal.SIGTERM, _leave)
+    # A path may hold bytes, and a terminal lack characters, that cannot be written: shown as escapes, never an error.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     from qkv.cli import app
 
     app(prog_name="qkv")

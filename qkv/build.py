@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from rich.progress import Progress
-
-from qkv.report import console, gate_table
+from qkv.report import console, gate_table, stages
 from service.errors import StartupError
 
 
@@ -35,8 +33,7 @@ def build(source: str, options: BuildOptions) -> None:
 
     out = options.out or Path("bundles") / (options.name or locate(source).name)
     errors = console(is_stderr=True)
-    with Progress(console=errors, transient=True) as progress:
-        task = progress.add_task("reading the source", total=None)
+    with stages(errors) as progress:
         exported = export_model(
             source,
             out,
@@ -44,7 +41,7 @@ def build(source: str, options: BuildOptions) -> None:
             goldens=options.goldens,
             unproved=options.unproved,
             force=options.force,
-            progress=lambda title, done, total: progress.update(task, description=title, completed=done, total=total),
+            progress=progress,
         )
     for warning in exported.warnings:
         errors.print(f"[yellow]warning:[/] {warning}", soft_wrap=True)

@@ -32,7 +32,7 @@ def _print_version(is_wanted: bool) -> None:
 @app.callback(epilog="Example: qkv export ./my-model --out bundles/my-model && qkv serve bundles/my-model")
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool, typer.Option("--version", metavar="", callback=_print_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
     """Attention encoders: from a model's weights to embeddings and attention over HTTP."""
@@ -46,8 +46,10 @@ def export(
     out: Annotated[Path | None, typer.Option(help="Where the bundle goes; default bundles/NAME.")] = None,
     name: Annotated[str | None, typer.Option(help="The model's name in the API; default the directory's.")] = None,
     goldens: Annotated[Path | None, typer.Option(help="Stored outputs of the reference: proof without torch.")] = None,
-    unproved: Annotated[bool, typer.Option(help="Write the bundle even if nothing proves it.")] = False,
-    force: Annotated[bool, typer.Option(help="Replace the bundle that is there.")] = False,
+    unproved: Annotated[
+        bool, typer.Option("--unproved", metavar="", help="Write the bundle even if nothing proves it.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Replace the bundle that is there.")] = False,
 ) -> None:
     """Turn a model directory into a verified bundle. Exits with 1 when the source or the proof is not right."""
     from qkv.build import BuildOptions, build
@@ -59,7 +61,9 @@ def export(
 @app.command(**_example("qkv parity bundles/all-MiniLM-L6-v2 --full"))
 def parity(
     bundle: BundleDir,
-    full: Annotated[bool, typer.Option("--full", help="Every case of the battery instead of the quick ones.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", metavar="", help="Every case of the battery instead of the quick ones.")
+    ] = False,
 ) -> None:
     """Compare a bundle's graphs with PyTorch, case by case. Exits with 1 when any gate fails. Needs torch."""
     from qkv.prove import prove
@@ -81,7 +85,7 @@ def serve(
     num_threads: Annotated[int | None, typer.Option(help="CPU threads for the model [QKV_NUM_THREADS].")] = None,
     log_level: Annotated[str | None, typer.Option(help="Least severe level logged [QKV_LOG_LEVEL].")] = None,
     unproved: Annotated[
-        bool, typer.Option("--unproved", help="Build a model directory that nothing can prove.")
+        bool, typer.Option("--unproved", metavar="", help="Build a model directory that nothing can prove.")
     ] = False,
 ) -> None:
     """Serve a model over HTTP until a signal. Every other setting is an environment variable: docs/operations.md."""
@@ -104,8 +108,9 @@ def models(
     """List bundles and verify every file of each. Exits with 1 when one is faulty."""
     from qkv.listing import list_bundles
 
-    if not list_bundles(dirs):
-        raise typer.Exit(1)
+    with _one_line_errors():
+        are_whole = list_bundles(dirs)
+    raise typer.Exit(0 if are_whole else 1)
 
 
 @contextmanager
@@ -115,6 +120,8 @@ def _one_line_errors() -> Iterator[None]:
         yield
     except StartupError as error:
         _fail(str(error))
+    except OSError as error:  # a full disk, a directory that may not be read
+        _fail(f"{error.filename or 'files'}: {error.strerror or error}")
     except Exception as error:
         # Known by name: importing export.errors here would tie every command to the package export.
         if type(error).__name__ != "ExportError":

@@ -18,7 +18,10 @@ def list_bundles(dirs: Sequence[Path] | None) -> bool:
     """Print one line a bundle. -> whether every one is whole
 
     dirs: bundles or directories of bundles; None = `bundles/` and the cache, where they exist.
+    Raises StartupError for a path that is no directory, or holds no bundle but other things.
     """
+    for path in dirs or ():
+        _check_given(path)
     searched = list(dirs) if dirs else [path for path in (Path("bundles"), cache_dir()) if path.is_dir()]
     table = Table()
     for heading in ("name", "family", "dim", "max tokens", "precision", "proof", "path", "state"):
@@ -40,8 +43,16 @@ def _find(dirs: Sequence[Path]) -> Iterator[Path]:
     for path in dirs:
         if (path / MANIFEST).is_file():
             yield path
-        elif path.is_dir():
+        else:
             yield from sorted(child for child in path.iterdir() if (child / MANIFEST).is_file())
+
+
+def _check_given(path: Path) -> None:
+    """Refuse a path that a user cannot have meant. An empty directory is one without bundles."""
+    if not path.is_dir():
+        raise StartupError(f"{path}: {'not a directory' if path.exists() else 'no such directory'}")
+    if any(path.iterdir()) and not any(_find([path])):
+        raise StartupError(f"{path}: no {MANIFEST}, and no directory in it has one: not a bundle, and no bundles")
 
 
 def _describe(path: Path) -> list[str]:

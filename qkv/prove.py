@@ -10,9 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from rich.progress import Progress
-
-from qkv.report import console, gate_table
+from qkv.report import console, gate_table, stages
 from service.bundle import PROBES, open_bundle
 from service.errors import StartupError
 
@@ -20,11 +18,14 @@ from service.errors import StartupError
 def prove(path: Path, *, form: Literal["quick", "full"]) -> bool:
     """Run the stored probes and the battery; print the worst case of each gate. -> whether every gate passed
 
-    Raises StartupError without torch, and for a bundle that is not whole.
+    Raises StartupError for a bundle that is not whole, and without torch.
     """
-    if find_spec("torch") is None:
-        raise StartupError("parity compares with PyTorch, which is not installed: pip install 'qkv[torch]'")
     bundle = open_bundle(path)
+    if find_spec("torch") is None:
+        raise StartupError(
+            "parity compares with PyTorch, which is not installed here: pip install torch beside qkv, "
+            "or use the development environment .venv-dev, which has it"
+        )
 
     from service.parity.battery import Runners, run_battery
     from service.parity.probes import check_probes, load_probes
@@ -32,13 +33,12 @@ def prove(path: Path, *, form: Literal["quick", "full"]) -> bool:
     from service.runners.torch import TorchRunner
 
     runners = Runners(subject=OrtRunner.open(bundle), reference=TorchRunner.open(bundle))
-    with Progress(console=console(is_stderr=True), transient=True) as progress:
-        task = progress.add_task("comparing with PyTorch")
+    with stages(console(is_stderr=True)) as progress:
         battery = run_battery(
             bundle.manifest,
             runners,
             form=form,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
+            progress=lambda done, total: progress("comparing with PyTorch", done, total),
         )
     roles = [graph.role for graph in bundle.manifest.graphs]
     probes = check_probes(bundle.manifest, runners.subject, load_probes(bundle.file(PROBES)), roles=roles)

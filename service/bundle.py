@@ -26,7 +26,7 @@ PROBES = "probes.safetensors"
 PARITY = "parity.json"
 
 Role = Literal["encode", "attend"]
-Proof = Literal["pytorch", "golden", "invariance", "none"]
+Proof = Literal["pytorch", "golden", "invariance"]
 Meaning = Literal[
     "token_ids", "attention_mask", "token_types", "pooling_mask", "token_embeddings", "pooled", "attention"
 ]
@@ -237,8 +237,6 @@ def _check_limits(path: Path, manifest: Manifest) -> None:
 
 
 def _check_parity(path: Path, manifest: Manifest) -> None:
-    if manifest.proof.kind == "none":
-        return
     try:
         report = ParityReport.model_validate_json((path / PARITY).read_bytes())
     except ValidationError as error:

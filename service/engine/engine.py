@@ -86,7 +86,7 @@ class Engine:
         """Load, prove and warm a verified bundle. Blocking; raises StartupError naming the file and field at fault."""
         cuda = CudaOptions(settings.device_id, settings.gpu_memory_bytes, settings.tf32)
         runner = OrtRunner.open(bundle, device=settings.device, num_threads=settings.num_threads, cuda=cuda)
-        if bundle.manifest.proof.kind == "none":
+        if bundle.manifest.proof.kind == "invariance":
             _log.warning("bundle %s is unproved: nothing shows that it equals its PyTorch model", bundle.manifest.name)
         probes = load_probes(bundle.file(PROBES))
         engine = cls(bundle, settings, runner=runner, probes=probes, observer=observer)

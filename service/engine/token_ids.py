@@ -47,9 +47,12 @@ class Frame:
 
 
 def find_frame(path: Path, tokenizer: tokenizers.Tokenizer) -> Frame:
-    """What the tokenizer itself puts around a text. Raises StartupError when it turns every probe into nothing."""
+    """What the tokenizer itself puts around a text. Raises StartupError when it gives nothing, or fails."""
     for probe in _PROBES:
-        found = tokenizer.encode(probe)
+        try:
+            found = tokenizer.encode(probe)
+        except Exception as error:  # the binding raises nothing narrower
+            raise StartupError(f"{path}: the tokenizer cannot encode {probe!r}: {error}") from None
         body = [index for index, number in enumerate(found.sequence_ids) if number == 0]
         if body:
             return Frame(tuple(found.ids[: body[0]]), tuple(found.ids[body[-1] + 1 :]))

@@ -156,8 +156,8 @@ def test_a_vocabulary_beyond_the_word_table_is_a_warning(tiny_models: Path, tmp_
         ({ST_CONFIG: {"max_seq_length": "256"}}, (ST_CONFIG, "max_seq_length", '"256"')),
         ({ST_CONFIG: {"max_seq_length": 2}}, (ST_CONFIG, "max_seq_length", "2")),
         ({"tokenizer_config.json": {"model_max_length": -1}}, ("tokenizer_config.json", "model_max_length", "-1")),
-        ({"config.json": {"model_type": "gpt2"}}, ("config.json", "model_type", "'gpt2'", "bert")),
-        ({"config.json": {"hidden_act": "swish"}}, ("config.json", "hidden_act", "'swish'")),
+        ({"config.json": {"model_type": "gpt2"}}, ("config.json", "model_type", '"gpt2"', "bert")),
+        ({"config.json": {"hidden_act": "swish"}}, ("config.json", "hidden_act", '"swish"')),
         ({"config.json": {"is_decoder": True}}, ("config.json", "is_decoder", "true")),
         ({"config.json": {"hidden_size": None}}, ("config.json", "hidden_size")),
         ({"config.json": {"hidden_size": 48}}, ("model.safetensors", "[104, 32]", "[104, 48]")),
@@ -178,7 +178,7 @@ def test_a_value_that_is_not_supported_is_named(
     [
         ("sentence_transformers.models.Dense", "sentence_transformers.models.Dense"),
         ("sentence_transformers.base.modules.dense.Dense", "sentence_transformers.base.modules.dense.Dense"),
-        ("sentence_transformers.models.Pooling", "the order is Transformer, Pooling"),
+        ("sentence_transformers.models.Pooling", "Transformer, Pooling and, if any, Normalize are needed"),
     ],
 )
 def test_a_module_that_is_not_supported_is_named(tiny_models: Path, tmp_path: Path, module: str, message: str) -> None:
@@ -196,7 +196,7 @@ def test_a_module_that_is_not_supported_is_named(tiny_models: Path, tmp_path: Pa
     [
         ("config.json", b'{\n "a": 1,\n}', ("config.json", "line 3", "not JSON")),
         ("config.json", b"[1]", ("config.json", "a JSON object is needed")),
-        ("config.json", b"{}", ("config.json", "model_type None")),
+        ("config.json", b"{}", ("config.json", "model_type: bert is needed, got null")),
         ("modules.json", b'{"a": 1}', ("modules.json", "a list of modules is needed")),
         (POOLING, b"\xff", (POOLING, "byte 0", "not UTF-8")),
         ("tokenizer.json", b'{"version": "1.0"}', ("tokenizer.json", "cannot read it")),
