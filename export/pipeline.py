@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from export.source import SourceDirectory
+from export.source import SourceDirectory, shorten
 from models.config import EncoderConfig
 from models.families import ConfigError, Family, find_family
 
@@ -100,7 +100,10 @@ def read_modules(source: SourceDirectory) -> Modules:
             source.refuse("modules.json", "type", entry.get("type"), "Transformer, Pooling or Normalize is needed")
     if None not in kinds and kinds not in _ORDERS:
         source.refuse("modules.json", "type", list(kinds), "Transformer, Pooling and, if any, Normalize are needed")
+    num_faults = len(source.faults)
     folders = [_read_folder(source, entry) for entry in entries]
+    if len(source.faults) > num_faults:
+        return Modules()
     if len(kinds) > 2:
         _check_normalize(source, folders[2])
     return Modules(folders[0] if folders else "", folders[1] if len(folders) > 1 else None, "Normalize" in kinds)
@@ -149,10 +152,9 @@ def read_pooling(source: SourceDirectory, modules: Modules, dim: int | None) -> 
         return Pooling()
     file = f"{modules.pooling}config.json"
     config = source.read_object(file, is_required=True)
-    for key, value in config.items():
-        if key not in _POOLING_KEYS:
-            # It may change the pooling, and sentence-transformers refuses it as well.
-            source.refuse(file, key, value, f"a key that is not known; known are {', '.join(_POOLING_KEYS)}")
+    if unknown := {key: value for key, value in config.items() if key not in _POOLING_KEYS}:
+        # They may change the pooling, and sentence-transformers refuses them as well.
+        source.refuse(file, shorten(", ".join(unknown)), unknown, f"only {', '.join(_POOLING_KEYS)} are known")
     for key in _DIM_KEYS:
         if dim is not None and config.get(key, dim) != dim:
             source.refuse(file, key, config[key], f"the encoder's {dim} is needed")

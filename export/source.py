@@ -76,7 +76,7 @@ def locate(source: str) -> Location:
             return Location(path, name or path.resolve().name)
         is_there = path.exists()
     except OSError as error:
-        raise ExportError(f"{_shorten_text(source)}: cannot be read: {error.strerror}") from None
+        raise ExportError(f"{shorten(source)}: cannot be read: {error.strerror}") from None
     if name is not None:
         return Location(_find_published(PUBLISHED[name]), name)
     if is_there:
@@ -213,14 +213,14 @@ class SourceDirectory:
 
     def _has(self, name: str, is_required: bool) -> bool:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            self.faults.append(f"{_shorten_text(name)}: files must lie inside the model directory")
+            self.faults.append(f"{shorten(name)}: files must lie inside the model directory")
             return False
         try:
             is_there = (self.path / name).is_file()
             if not is_there and is_required:
                 self.faults.append(f"{name}: missing; {_describe_folder((self.path / name).parent)}")
         except (OSError, ValueError) as error:  # a name too long, or with a zero byte
-            self.faults.append(f"{_shorten_text(name)}: cannot be read: {getattr(error, 'strerror', error)}")
+            self.faults.append(f"{shorten(name)}: cannot be read: {getattr(error, 'strerror', error)}")
             return False
         return is_there
 
@@ -239,10 +239,11 @@ def _place(text: str, index: int) -> str:
 
 def _shorten(value: Any) -> str:
     try:
-        return _shorten_text(json.dumps(value, ensure_ascii=False))
+        return shorten(json.dumps(value, ensure_ascii=False))
     except RecursionError:
         return f"a deeply nested {type(value).__name__}"
 
 
-def _shorten_text(text: str) -> str:
+def shorten(text: str) -> str:
+    """What fits into a line."""
     return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 3] + "…"

@@ -13,8 +13,9 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 import export.bundle
-from export.bundle import export_model
+from export.bundle import embedding_space, export_model
 from export.errors import ExportError
+from export.model import read_model
 from service.bundle import open_bundle, read_manifest
 from service.parity.probes import load_probes
 from tests.exporting.bundles import TEXTS, edited, encode
@@ -42,6 +43,50 @@ def test_old_and_new_schema_give_one_vector_space(tiny_bundles: Path) -> None:
         assert read_manifest(old).embedding_space == read_manifest(new).embedding_space
     mean, cls = (read_manifest(tiny_bundles / name) for name in ("bert_mean", "bert_cls"))
     assert mean.embedding_space != cls.embedding_space
+
+
+@pytest.mark.parametrize("values", [{"hidden_act": "relu"}, {"num_attention_heads": 2}, {"layer_norm_eps": 1e-5}])
+def test_another_shape_over_the_same_weights_is_another_space(
+    tiny_models: Path, tmp_path: Path, values: dict[str, object]
+) -> None:
+    source = tiny_models / "bert_mean"
+    same, other = edited(source, tmp_path / "same", {}), edited(source, tmp_path / "other", {"config.json": values})
+    space = embedding_space(read_model(source))
+    assert embedding_space(read_model(same)) == space
+    assert embedding_space(read_model(other)) != space
+
+
+def test_a_bundle_whose_tokenizer_the_service_cannot_open_is_refused(
+    tiny_models: Path, tmp_path: Path, no_torch: None
+) -> None:
+    """Any character is encoded, and none of the probes gives a token."""
+    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
+        "tokenizer.json": {"normalizer": {"type": "Replace", "pattern": {"Regex": "."}, "content": ""}},
+    })  # fmt: skip
+    with pytest.raises(ExportError, match=r"tokenizer cannot be served: .*gives no token"):
+        export_model(str(folder), tmp_path / "out", unproved=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [("a" * 300, "File name too long"), ("file/x", "file is a file"), ("file/x/y", "file is a file")],
+)
+def test_a_place_that_cannot_be_is_refused_before_anything_is_read(tmp_path: Path, out: str, message: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ExportError, match=message):
+        export_model("no/such/source", tmp_path / out)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_is_done_is_told_stage_by_stage(tiny_models: Path, tmp_path: Path, no_torch: None) -> None:
+    told: list[tuple[str, int, int]] = []
+    progress = lambda *stage: told.append(stage)  # noqa: E731
+    export_model(str(tiny_models / "bert_mean"), tmp_path / "out", unproved=True, progress=progress)
+    titles = list(dict.fromkeys(title for title, _, _ in told))
+    assert titles == [f"reading {tiny_models / 'bert_mean'}", "building the graphs", "proving invariance"]
+    assert told[-1][1] == told[-1][2] > 0
 
 
 def test_a_bundle_is_whole_and_its_weights_are_the_published_file(tiny_models: Path, tiny_bundles: Path) -> None:

@@ -106,6 +106,16 @@ def entry(**changes: object) -> bytes:
     return struct.pack("<Q", len(header)) + header + bytes(8)
 
 
+def file_of(header: bytes, num_bytes: int = 0) -> bytes:
+    return struct.pack("<Q", len(header)) + header + bytes(num_bytes)
+
+
+def layout(**offsets: list[int]) -> bytes:
+    """Tensors of 8 bytes each, at these places."""
+    header = {name: {"dtype": "F32", "shape": [2], "data_offsets": place} for name, place in offsets.items()}
+    return file_of(json.dumps(header).encode(), max(end for _, end in offsets.values()))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -120,6 +130,17 @@ def entry(**changes: object) -> bytes:
         (entry(shape=[3]), "header entry 'a' is wrong"),
         (entry(data_offsets=[-8, 0]), "header entry 'a' is wrong"),
         (entry(shape="2"), "header entry 'a' is wrong"),
+        (entry(shape=["a", 10**10, 10**10]), "header entry 'a' is wrong"),
+        (entry(shape=[True, 2]), "header entry 'a' is wrong"),
+        (entry(data_offsets=[0.0, 8]), "header entry 'a' is wrong"),
+        (entry(data_offsets=[0, 8, 8]), "header entry 'a' is wrong"),
+        (file_of(b"[" * 200_000), "nested too deeply"),
+        (file_of(b'{"a": ' + b"1" * 5_000 + b"}"), "the header is not JSON"),
+        (file_of(b'{"a": "\xff"}'), "the header is not JSON"),
+        (layout(a=[0, 8], b=[0, 8]), "b: data_offsets: begins at 0 and overlaps a, which ends at 8"),
+        (layout(a=[0, 8], b=[4, 12]), "b: data_offsets: begins at 4 and overlaps a, which ends at 8"),
+        (layout(a=[0, 8], b=[16, 24]), "b: data_offsets: begins at 16 and does not follow a, which ends at 8"),
+        (layout(a=[8, 16]), "a: data_offsets: begins at 8 and does not follow the header, which ends at 0"),
     ],
 )
 def test_a_broken_file_is_refused_by_name(tmp_path: Path, content: bytes, message: str) -> None:

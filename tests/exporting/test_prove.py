@@ -26,10 +26,12 @@ from export.scramble import scramble_bundle
 from models.config import EncoderConfig
 from models.families import BERT
 from service.bundle import open_bundle
+from service.engine.engine import Engine
 from service.parity.probes import load_probes
 from service.parity.report import ParityReport
 from service.runners.base import Array
 from service.runners.ort import OrtRunner
+from service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -153,7 +155,19 @@ def test_nothing_to_prove_with_says_what_would_do(tiny_models: Path, tmp_path: P
     assert not (tmp_path / "out").exists()
     exported = export_model(str(tiny_models / "bert_mean"), tmp_path / "out", unproved=True)
     assert exported.manifest.proof.kind == "invariance"
+    assert exported.manifest.proof.reference.startswith("none")
+    assert {"alone", "padded", "permuted", "roles"} <= {gate.name for gate in exported.report.gates}
     assert open_bundle(tmp_path / "out").manifest == exported.manifest
+
+
+def test_the_service_warns_of_a_bundle_that_nothing_compares_with_pytorch(
+    tiny_models: Path, tiny_bundles: Path, tmp_path: Path, no_torch: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    export_model(str(tiny_models / "bert_mean"), tmp_path / "out", unproved=True)
+    for path, is_warned in ((tmp_path / "out", True), (tiny_bundles / "bert_mean", False)):
+        caplog.clear()
+        Engine.start(open_bundle(path), Settings(num_threads=1))
+        assert ("nothing shows that it equals its PyTorch model" in caplog.text) == is_warned
 
 
 def _drop_the_scale(graph: onnx.GraphProto) -> None:
