@@ -49,8 +49,11 @@ def check_target(target: Path, *, force: bool) -> None:
     try:
         is_there = target.exists() or target.is_symlink()
         parent = next(folder for folder in target.absolute().parents if folder.exists())
+        str(target.absolute()).encode()
     except OSError as error:
         raise ExportError(f"{target}: nothing can be written there: {error.strerror}") from None
+    except UnicodeEncodeError:
+        raise ExportError(f"{target}: nothing can be written there: not UTF-8, which ONNX needs of a path") from None
     if not parent.is_dir():
         raise ExportError(f"{target}: nothing can be written there: {parent} is a file")
     if not is_there:

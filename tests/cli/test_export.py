@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from service.bundle import MANIFEST, WEIGHTS, read_manifest, sha256_file
-from tests.fixtures.command import Run
+from tests.fixtures.command import ROOT, Run
 
 
 def test_export_proves_against_pytorch_and_prints_the_worst_cases(qkv: Run, tiny_models: Path, tmp_path: Path) -> None:
@@ -55,6 +59,56 @@ def test_export_without_onnx_says_what_to_install(qkv: Run, tmp_path: Path) -> N
     assert "qkv[export]" in done.stderr
 
 
+def test_export_tells_its_stages_where_nobody_watches(qkv: Run, tiny_models: Path, tmp_path: Path) -> None:
+    source = str(tiny_models / "bert_mean")
+    done = qkv("export", source, "--out", str(tmp_path / "out"), "--unproved", blocked=("torch",))
+    *lines, last = done.stderr.splitlines()
+    assert lines == [f"reading {source}", "building the graphs"]
+    assert re.fullmatch(r"proving invariance: [1-9][0-9]* cases", last)
+
+
+def test_export_of_a_directory_whose_name_is_not_utf_8_needs_another_name(
+    qkv: Run, tiny_models: Path, tmp_path: Path
+) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    shutil.copytree(tiny_models / "bert_mean", odd)
+    done = qkv("export", str(odd), "--out", str(tmp_path / "out"), blocked=("torch",))
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "--name" in done.stderr
+    words = ("--name", "mine", "--unproved")
+    done = qkv("export", str(odd), "--out", str(odd / "out"), *words, blocked=("torch",))
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "not UTF-8" in done.stderr
+    done = qkv("export", str(odd), "--out", str(tmp_path / "out"), *words, blocked=("torch",))
+    assert done.returncode == 0, done.stderr
+    copied = shutil.copytree(tmp_path / "out", odd / "out")
+    done = qkv("models", str(copied))
+    assert done.returncode == 0, done.stderr
+    assert "\\udcff" in done.stdout
+
+
+@pytest.mark.parametrize("out", ["a" * 300, "file/x"])
+def test_export_to_a_place_that_cannot_be_is_one_line(qkv: Run, tiny_models: Path, tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").touch()
+    done = qkv("export", str(tiny_models / "bert_mean"), "--out", str(tmp_path / out))
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "nothing can be written there" in done.stderr
+
+
+def test_a_full_disk_is_one_line(qkv: Run, tiny_models: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands for it."""
+    words = (str(tiny_models / "bert_mean"), "--out", str(tmp_path / "out"), "--unproved")
+    limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); from qkv.__main__ import main; main()"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", limit, "export", *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "File too large" in done.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_parity_passes_and_names_the_worst_case_of_each_gate(qkv: Run, tiny_bundle: Path) -> None:
     done = qkv("parity", str(tiny_bundle))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -87,7 +141,15 @@ def test_parity_fails_on_weights_that_were_changed_and_sealed_again(
 def test_parity_without_torch_says_what_to_install(qkv: Run, tiny_bundle: Path) -> None:
     done = qkv("parity", str(tiny_bundle), blocked=("torch",))
     assert done.returncode == 1
-    assert done.stderr.strip() == "qkv: parity compares with PyTorch, which is not installed: pip install 'qkv[torch]'"
+    assert len(done.stderr.splitlines()) == 1
+    assert all(word in done.stderr for word in ("PyTorch", "pip install torch", ".venv-dev"))
+
+
+@pytest.mark.parametrize("blocked", [(), ("torch",)])
+def test_parity_of_no_bundle_names_the_path(qkv: Run, tmp_path: Path, blocked: tuple[str, ...]) -> None:
+    done = qkv("parity", str(tmp_path / "nope"), blocked=blocked)
+    assert done.returncode == 1
+    assert done.stderr.strip() == f"qkv: {tmp_path / 'nope'}: no manifest.json: not a bundle"
 
 
 def test_models_lists_what_is_whole(qkv: Run, tiny_bundle: Path) -> None:
@@ -119,6 +181,21 @@ def test_models_lists_a_broken_bundle_beside_a_good_one(qkv: Run, tiny_bundle: P
     assert done.stdout.count("verified") == 1
     assert "tokenizer.json" in done.stdout
     assert "missing" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nope", "nope: no such directory"),
+        ("notes.txt", "notes.txt: not a directory"),
+        (".", "no manifest.json, and no directory in it has one"),
+    ],
+)
+def test_models_of_what_is_no_bundle_is_an_error(qkv: Run, tmp_path: Path, path: str, message: str) -> None:
+    (tmp_path / "notes.txt").touch()
+    done = qkv("models", path, cwd=tmp_path)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert message in done.stderr
 
 
 def test_models_of_an_empty_directory(qkv: Run, tmp_path: Path) -> None:

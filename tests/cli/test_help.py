@@ -35,5 +35,13 @@ def test_help_lists_every_command() -> None:
     assert "Example: qkv " in text
 
 
+@pytest.mark.parametrize("words", [(), ("export",), ("parity",), ("serve",)])
+def test_flags_look_like_flags(words: tuple[str, ...]) -> None:
+    text = invoke(*words, "--help")
+    flags = [line for line in text.splitlines() if re.search("--(version|unproved|force|full)", line)]
+    assert flags
+    assert [line for line in flags if "<bool>" in line or "--no-" in line] == []
+
+
 def test_version() -> None:
     assert invoke("--version").strip() == __version__

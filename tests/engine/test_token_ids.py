@@ -9,6 +9,7 @@ import pytest
 from service.engine.request import Text, TokenIds
 from service.engine.token_ids import Frame
 from service.engine.tokenizer import TextTokenizer
+from service.errors import StartupError
 from tests.fixtures.texts import CLS, SEP, encode, make, refusal
 
 
@@ -26,6 +27,16 @@ def test_ids_are_used_verbatim(tiny: TextTokenizer) -> None:
 def test_separator_inside_a_list_of_ids_is_special(tiny: TextTokenizer) -> None:
     encoding = encode(tiny, TokenIds((CLS, 40, SEP, 41, SEP)), with_tokens=True)[0]
     assert [t.special for t in tiny.tokens(encoding)] == [True, False, True, False, True]
+
+
+def test_a_tokenizer_that_fails_on_any_text_is_refused(bert: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes((bert / name).read_bytes())
+    document = json.loads((bert / "tokenizer.json").read_text("utf-8"))
+    document["model"]["vocab"] = {}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document), "utf-8")
+    with pytest.raises(StartupError, match=r"tokenizer\.json: the tokenizer cannot encode 'a': .*\[UNK\]"):
+        make(tmp_path)
 
 
 def test_empty_ids(tiny: TextTokenizer) -> None:
