@@ -176,8 +176,8 @@ class SourceDirectory:
             self.faults.append(f"{name}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}")
         except UnicodeDecodeError as error:
             self.faults.append(f"{name}: byte {error.start}: not UTF-8")
-        except ValueError as error:  # a number of thousands of digits
-            self.faults.append(f"{name}: a number that cannot be read: {error}")
+        except ValueError:  # beyond what Python turns into a number
+            self.faults.append(f"{name}: a number of too many digits")
         except RecursionError:
             self.faults.append(f"{name}: nested too deeply to be read")
         if len(self.faults) > num_faults:

@@ -206,7 +206,7 @@ def test_a_module_that_is_not_supported_is_named(tiny_models: Path, tmp_path: Pa
     [
         ("config.json", b'{\n "a": 1,\n}', ("config.json", "line 3", "not JSON")),
         ("config.json", b"[" * 200_000, ("config.json", "nested too deeply")),
-        ("config.json", b'{"hidden_size": ' + b"1" * 5_000 + b"}", ("config.json", "a number that cannot be read")),
+        ("config.json", b'{"hidden_size": ' + b"1" * 5_000 + b"}", ("config.json", "a number of too many digits")),
         ("config.json", b"\xef\xbb\xbf{}", ("config.json", "not JSON")),
         ("config.json", b"null", ("config.json", "got null")),
         (PROMPTS, b'{"prompts":\n {"a": "\\ud800"}}', (PROMPTS, "line 2, column 9", "\\ud800")),
