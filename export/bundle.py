@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -44,7 +45,6 @@ from service.engine.tokenizer import TextTokenizer
 from service.errors import StartupError
 from service.parity.probes import save_probes
 from service.parity.report import ParityReport
-from service.settings import Settings
 
 _ROLES: tuple[Role, ...] = ("encode", "attend")
 _UNPROVED = ProofSpec(kind="invariance", reference="", batch_invariant="unproved")
@@ -113,9 +113,9 @@ def _quiet(_title: str, _done: int, _total: int) -> None:
 
 def _open_tokenizer(work: Path, manifest: Manifest) -> None:
     """As the service does, before anything is proved: a bundle that cannot start is not one."""
-    limits = Settings.model_construct()  # as they are by default, whatever this environment sets
     try:
-        TextTokenizer(work / TOKENIZER, manifest.text, max_text_chars=limits.max_text_chars, token_ids=limits.token_ids)
+        # What a request may hold has no part in opening it.
+        TextTokenizer(work / TOKENIZER, manifest.text, max_text_chars=sys.maxsize, token_ids="framed")
     except StartupError as error:
         raise ExportError(f"the bundle's tokenizer cannot be served: {error}") from None
 

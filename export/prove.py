@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 # What a runner that is compared with itself cannot show.
 _NEEDS_REFERENCE = frozenset({"token_embeddings", "pooled", "pooled_raw", "cosine", "attention"})
 _ROLES: tuple[Role, ...] = ("encode", "attend")
-_NO_REFERENCE = "none: the graphs' own outputs"
+_NO_REFERENCE = "the graphs themselves"
 _NO_PROOF = (
     "nothing to prove the bundle with: install PyTorch beside qkv (pip install torch; the development environment "
     ".venv-dev has it), give --goldens FILE (made by tools/make_goldens.py), or give --unproved"
