@@ -99,7 +99,12 @@ class Builder:
         root = str(Path(__file__).resolve().parent.parent)
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
         process = self._process = subprocess.Popen(
-            [sys.executable, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            [sys.executable, *words],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the server, which ends the build itself
         )
         _, errors = process.communicate()
         if process.returncode:

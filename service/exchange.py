@@ -107,9 +107,8 @@ class Exchange:
         except TimeoutError:
             if not timeout.expired():
                 raise
-            reason = "its body is not complete"
-            if self.has_body:
-                reason = "its answer was not taken" if self.status else "they are over"
+            reason = "they are over" if self.has_body else "its body is not complete"
+            reason = "its answer was not taken" if self.status else reason
             raise DeadlineError(f"{timeout_s:g} s allowed for a request, and {reason}") from None
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:

@@ -16,7 +16,15 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.engine.engine import Engine
-from service.errors import MethodError, NotFoundError, NotReadyError, RequestError, ServiceError, error_body
+from service.errors import (
+    DeadlineError,
+    MethodError,
+    NotFoundError,
+    NotReadyError,
+    RequestError,
+    ServiceError,
+    error_body,
+)
 from service.exchange import ClientGoneError, Exchange, Reply
 from service.logs import log_fields
 from service.state import Service
@@ -28,6 +36,8 @@ _QUIET = ("/health", "/metrics")
 _CLIENT_GONE = 499
 _SHUT_DOWN = "the server shut down before this request was finished"
 _SHUT_DOWN_RETRY_S = 5.0
+# A refusal is a few hundred bytes: who does not take them reads nothing at all.
+_REFUSAL_S = 10.0
 
 _access = logging.getLogger("qkv.access")
 _log = logging.getLogger(__name__)
@@ -47,8 +57,9 @@ class Front:
             return
         exchange = Exchange(scope, receive, send)
         exchange.is_draining = self._service.is_draining
+        timeout_s = self._service.settings.request_timeout_s
         try:
-            await self._dispatch(exchange)
+            await exchange.within(timeout_s, self._dispatch(exchange))
         except ClientGoneError:
             exchange.status, exchange.code = _CLIENT_GONE, "client_gone"
         except asyncio.CancelledError:
@@ -69,15 +80,12 @@ class Front:
         engine = self._service.admit()
         self._service.exchanges.add(exchange)
         try:
-            await exchange.within(engine.settings.request_timeout_s, self._answer(endpoint, engine, exchange))
+            reply = await endpoint(engine, exchange)
+            exchange.is_draining = self._service.is_draining
+            await exchange.answer(reply)
         finally:
             self._service.exchanges.discard(exchange)
             exchange.give_back()
-
-    async def _answer(self, endpoint: Endpoint, engine: Engine, exchange: Exchange) -> None:
-        reply = await endpoint(engine, exchange)
-        exchange.is_draining = self._service.is_draining
-        await exchange.answer(reply)
 
     async def _refuse(self, exchange: Exchange, error: Exception) -> None:
         failure = translate(error, exchange.request_id)
@@ -85,10 +93,15 @@ class Front:
         if not isinstance(error, ServiceError | HTTPException):
             _log.error("request %s failed", exchange.request_id, exc_info=error)
         if exchange.status != 0:
+            exchange.status = failure.status  # for the log and the metrics: what had begun was no good answer
             await exchange.abort()
             return
         exchange.is_draining = self._service.is_draining
-        await exchange.answer(Reply(error_body(failure), failure.status, headers=failure.headers))
+        reply = Reply(error_body(failure), failure.status, headers=failure.headers)
+        try:
+            await exchange.within(_REFUSAL_S, exchange.answer(reply))
+        except DeadlineError:
+            await exchange.abort()
 
     def _record(self, exchange: Exchange) -> None:
         seconds = time.monotonic() - exchange.started_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from service.engine.proof import GraphProofs
 from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, Text
 from service.engine.tokenizer import Encoding, TextTokenizer
 from service.engine.vectors import finish, vector_space
-from service.errors import BackendError, RequestError, SpaceMismatchError, StartupError
+from service.errors import BackendError, NotReadyError, RequestError, SpaceMismatchError, StartupError
 from service.metrics import NO_OBSERVER, Observer
 from service.parity.probes import Probes, load_probes
 from service.runners.base import Runner, RunnerInfo
@@ -65,6 +65,7 @@ class Engine:
         self._runner = runner
         self._observer = observer
         self._proofs = GraphProofs(bundle, runner, probes)
+        self._num_token_types = int(self.manifest.encoder.get("num_token_types", 2))
         self.answers = AnswerBudget(settings.max_answers_bytes)
         self._canary_fault: tuple[float, str] | None = None
         self._tokenizer = TextTokenizer(
@@ -168,6 +169,12 @@ class Engine:
     async def _tokenize(self, request: EncodeRequest, truncate: Truncate | None) -> list[Encoding]:
         if request.prompt_name is not None and not all(isinstance(item, Text) for item in request.inputs):
             raise RequestError("prompt_name: a prompt goes before text, token ids were given", param="prompt_name")
+        if self._num_token_types < 2 and any(
+            isinstance(item, Text) and item.pair is not None for item in request.inputs
+        ):
+            raise RequestError(
+                "input: this model knows one kind of token and takes no pairs", param="input", code="unsupported"
+            )
         prompt = self._tokenizer.resolve_prompt(request.prompt_name)
         has_tokens = "tokens" in request.include
 
@@ -189,11 +196,18 @@ class Engine:
         # A part at a time: requests take turns, and one that is cancelled goes no further.
         encodings: list[Encoding] = []
         for part in self._tokenizer.parts(request.inputs):
-            encodings += await asyncio.get_running_loop().run_in_executor(self._threads, encode, part)
+            encodings += await self._in_thread(encode, part)
             if has_tokens:  # with no limit on their length, the answer's own is what ends a list of long texts
                 num_tokens = sum(len(encoding.ids) for encoding in encodings)
                 attention.check_response_size(0, 0, self.settings.max_response_bytes, num_tokens=num_tokens)
         return encodings
+
+    async def _in_thread(self, encode: Callable[[range], list[Encoding]], part: range) -> list[Encoding]:
+        try:
+            work = self._threads.submit(encode, part)
+        except RuntimeError:  # the pool was shut down between two parts
+            raise NotReadyError("the server is shutting down", retry_after_s=5, code="draining") from None
+        return await asyncio.wrap_future(work)
 
     def _graph_outputs(self, request: EncodeRequest) -> tuple[Role, tuple[str, ...]]:
         outputs = ["pooled"] if "embedding" in request.include else []

@@ -18,7 +18,7 @@ from service.bundle import Bundle
 from service.engine.engine import Engine
 from service.engine.request import AttentionChoice, EncodeRequest, Text, TokenIds
 from service.engine.vectors import vector_space
-from service.errors import BackendError, RequestError, SpaceMismatchError
+from service.errors import BackendError, NotReadyError, RequestError, SpaceMismatchError
 from service.parity.probes import Probes, make_probes
 from service.runners.base import Array, FakeRunner
 from service.settings import Settings
@@ -269,3 +269,23 @@ async def test_a_bad_choice_of_heads_is_refused_before_anything_is_tokenised(mak
         await engine.encode(request)
     assert error.value.param == "attention.heads"
     await engine.close(1)
+
+
+async def test_a_model_with_one_kind_of_token_takes_no_pairs(tmp_path: Path) -> None:
+    bundle = fake_bundle(tmp_path)
+    encoder = bundle.manifest.encoder | {"num_token_types": 1}
+    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"encoder": encoder}))
+    engine = Engine(bundle, Settings(), runner=FakeRunner())
+    with pytest.raises(RequestError, match="takes no pairs") as error:
+        await engine.encode(EncodeRequest([Text("the cat"), Text("the cat", "the dog")]))
+    assert error.value.code == "unsupported"
+    assert (await engine.encode(texts("the cat"))).num_tokens == 4
+    await engine.close(1)
+
+
+async def test_a_shutdown_between_two_parts_of_a_text_is_told_as_such(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    await engine.close(1)
+    with pytest.raises(NotReadyError) as error:
+        await engine.encode(texts("a " * 100_000, truncate="right"))
+    assert error.value.code == "draining"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -117,20 +118,68 @@ def test_an_answer_that_nobody_takes_is_cut_at_the_deadline_and_its_memory_given
     assert "Traceback" not in server.log
 
 
-def test_an_offer_to_go_on_in_http2_is_passed_over_and_the_body_kept(start: Start) -> None:
+@pytest.mark.parametrize("token", ["h2c", "H2C", "foo, h2c", "websocket"])
+def test_an_offer_of_another_protocol_is_passed_over_and_the_body_kept(start: Start, token: str) -> None:
     server = start().wait_ready()
     body = json.dumps(BODY).encode()
-    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
-    request = raw_request(body, f"content-length: {len(body)}", *offer)
+    offer = ("Connection: Upgrade, HTTP2-Settings", f"Upgrade: {token}", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
+    request = raw_request(body, *offer, f"content-length: {len(body)}")
+    chunked = raw_request(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body), *offer, "transfer-encoding: chunked")
     with closing(server.connect()) as connection:
-        for _ in range(2):
-            connection.sendall(request)
+        for whole in (request, chunked, request):
+            connection.sendall(whole)
             assert read_answer(connection)[0] == 200
-        head, _, _ = request.partition(b"AAMA")
-        connection.sendall(head)
-        time.sleep(0.1)
-        connection.sendall(request[len(head) :])
+        for cut in range(60, len(request), 37):
+            connection.sendall(request[:cut])
+            time.sleep(0.02)
+            connection.sendall(request[cut:])
+            assert read_answer(connection)[0] == 200
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nhost: test\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
         assert read_answer(connection)[0] == 200
+
+
+def test_a_body_is_never_taken_for_a_request(start: Start) -> None:
+    server = start().wait_ready()
+    hidden = b"GET /health/live HTTP/1.1\r\nhost: test\r\n\r\n"
+    body = b"\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n" * 50 + hidden
+    head = f"POST /nope HTTP/1.1\r\nhost: test\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    with closing(server.connect()) as connection:
+        connection.sendall(head)
+        assert read_answer(connection)[0] == 404
+        connection.sendall(body)
+        connection.settimeout(1)
+        with pytest.raises(TimeoutError):
+            connection.recv(1000)
+
+
+def test_who_pipelines_and_leaves_is_told_as_gone(start: Start) -> None:
+    server = start(call_s=0.5).wait_ready()
+    body = json.dumps(BODY).encode()
+    with closing(server.connect()) as connection:
+        connection.sendall(raw_request(body, f"content-length: {len(body)}") * 2)
+        wait_for(lambda: server.metric("qkv_requests_in_flight") == 1, 5)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no farewell
+    wait_for(lambda: server.metric("qkv_requests_in_flight") == 0, 5)
+    assert server.post().status_code == 200
+    assert "ERROR" not in server.log
+    assert "Traceback" not in server.log
+
+
+def test_who_reads_nothing_loses_the_connection_on_every_route(start: Start) -> None:
+    server = start(QKV_KEEP_ALIVE_S="1", QKV_REQUEST_TIMEOUT_S="1").wait_ready()
+    request = b"GET /docs/assets/swagger/swagger-ui-bundle.js HTTP/1.1\r\nhost: test\r\n\r\n"
+    with closing(server.connect()) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(request * 4)
+        process = psutil.Process(server.popen.pid)
+        local = connection.getsockname()[1]
+
+        def is_held() -> bool:
+            return any(found.raddr and found.raddr.port == local for found in process.net_connections("tcp"))
+
+        wait_for(is_held, 5)
+        wait_for(lambda: not is_held(), 10)
+    assert server.post().status_code == 200
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/encode HTTP/1.1\r\nhost: te"], ids=["nothing", "half a head"])
