@@ -8,29 +8,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from service.bundle import PROBES, TOKENIZER, Bundle, Manifest, Role
+from service.bundle import PROBES, Bundle, Manifest, Role
 from service.engine import attention, batch
 from service.engine.answers import AnswerBudget
 from service.engine.batch import Heads, Row, RowResult
 from service.engine.batcher import Batcher, Outcome
 from service.engine.proof import GraphProofs
-from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, Text
-from service.engine.tokenizer import Encoding, TextTokenizer
+from service.engine.request import EncodedItem, EncodeRequest, EncodeResult
+from service.engine.texts import TextStage
+from service.engine.tokenizer import Encoding
 from service.engine.vectors import finish, vector_space
-from service.errors import BackendError, NotReadyError, RequestError, SpaceMismatchError, StartupError
+from service.errors import BackendError, RequestError, SpaceMismatchError, StartupError
 from service.metrics import NO_OBSERVER, Observer
 from service.parity.probes import Probes, load_probes
 from service.runners.base import Runner, RunnerInfo
-from service.runners.cpus import usable_cpus
 from service.runners.cuda import CudaOptions
 from service.runners.ort import OrtRunner
-from service.settings import Settings, Truncate
+from service.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -65,16 +64,9 @@ class Engine:
         self._runner = runner
         self._observer = observer
         self._proofs = GraphProofs(bundle, runner, probes)
-        self._num_token_types = int(self.manifest.encoder.get("num_token_types", 2))
         self.answers = AnswerBudget(settings.max_answers_bytes)
         self._canary_fault: tuple[float, str] | None = None
-        self._tokenizer = TextTokenizer(
-            bundle.file(TOKENIZER),
-            self.manifest.text,
-            max_text_chars=settings.max_text_chars,
-            token_ids=settings.token_ids,
-        )
-        self._threads = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="qkv-tokenizer")
+        self._texts = TextStage(bundle, settings)
         self._batcher = Batcher(
             self._compute,
             num_workers=runner.info().num_workers,
@@ -103,7 +95,7 @@ class Engine:
         """
         space = self._check_space(request)
         role, outputs = self._graph_outputs(request)
-        encodings = await self._tokenize(request, request.truncate or self.settings.truncate)
+        encodings = await self._texts.encode(request, request.truncate or self.settings.truncate)
         self._check_size(request, encodings)
         rows = [_row(encoding, role, outputs, request.attention.heads) for encoding in encodings]
         results = await self._batcher.submit(rows) if outputs else [{} for _ in rows]
@@ -113,7 +105,7 @@ class Engine:
 
     async def tokenize(self, request: EncodeRequest) -> list[EncodedItem]:
         """The tokens of each input, told in full at any length unless `truncate` says otherwise. Nothing is run."""
-        encodings = await self._tokenize(request, request.truncate)
+        encodings = await self._texts.encode(request, request.truncate)
         self._check_size(request, encodings)
         return [self._finish(request, encoding, {}) for encoding in encodings]
 
@@ -150,7 +142,7 @@ class Engine:
     async def close(self, timeout_s: float) -> None:
         """Finish what was admitted, end what is left with an error, free the sessions."""
         await self._batcher.close(timeout_s)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._texts.close()
         self._runner.close()
 
     async def _canary(self) -> None:
@@ -165,49 +157,6 @@ class Engine:
             self._canary_fault = (time.monotonic(), f"the canary failed: {error.message}")
         except Exception:
             _log.debug("the canary was not admitted", exc_info=True)
-
-    async def _tokenize(self, request: EncodeRequest, truncate: Truncate | None) -> list[Encoding]:
-        if request.prompt_name is not None and not all(isinstance(item, Text) for item in request.inputs):
-            raise RequestError("prompt_name: a prompt goes before text, token ids were given", param="prompt_name")
-        if self._num_token_types < 2 and any(
-            isinstance(item, Text) and item.pair is not None for item in request.inputs
-        ):
-            raise RequestError(
-                "input: this model knows one kind of token and takes no pairs", param="input", code="unsupported"
-            )
-        prompt = self._tokenizer.resolve_prompt(request.prompt_name)
-        has_tokens = "tokens" in request.include
-
-        def encode(part: range) -> list[Encoding]:
-            return self._tokenizer.encode(
-                request.inputs,
-                part,
-                truncate=truncate,
-                prompt=prompt,
-                add_special_tokens=request.add_special_tokens,
-                with_tokens=has_tokens,
-                param=request.param,
-                is_single=request.is_single,
-            )
-
-        # Long texts would hold the event loop up; short ones cost less than a thread switch.
-        if not self._tokenizer.is_costly(request.inputs):
-            return encode(range(len(request.inputs)))
-        # A part at a time: requests take turns, and one that is cancelled goes no further.
-        encodings: list[Encoding] = []
-        for part in self._tokenizer.parts(request.inputs):
-            encodings += await self._in_thread(encode, part)
-            if has_tokens:  # with no limit on their length, the answer's own is what ends a list of long texts
-                num_tokens = sum(len(encoding.ids) for encoding in encodings)
-                attention.check_response_size(0, 0, self.settings.max_response_bytes, num_tokens=num_tokens)
-        return encodings
-
-    async def _in_thread(self, encode: Callable[[range], list[Encoding]], part: range) -> list[Encoding]:
-        try:
-            work = self._threads.submit(encode, part)
-        except RuntimeError:  # the pool was shut down between two parts
-            raise NotReadyError("the server is shutting down", retry_after_s=5, code="draining") from None
-        return await asyncio.wrap_future(work)
 
     def _graph_outputs(self, request: EncodeRequest) -> tuple[Role, tuple[str, ...]]:
         outputs = ["pooled"] if "embedding" in request.include else []
@@ -255,7 +204,7 @@ class Engine:
             truncated=encoding.truncated,
             embedding=finish(result["pooled"], normalize, request.dimensions) if "embedding" in include else None,
             outputs=result["token_embeddings"] if "outputs" in include else None,
-            tokens=self._tokenizer.tokens(encoding) if "tokens" in include else None,
+            tokens=self._texts.tokens(encoding) if "tokens" in include else None,
             attention=attention.name_layers(result, request.attention, self.manifest.attention)
             if "attention" in include
             else None,
