@@ -139,13 +139,13 @@ class Manifest(_Frozen):
 
     @property
     def precision(self) -> Precision:
-        """Of every graph: the weights of a bundle have one."""
+        """Of every graph: the weights of a bundle have one. Raises KeyError without a graph `encode`."""
         return self.graph("encode").precision
 
     @property
     def file_names(self) -> tuple[str, ...]:
         """What `files` must list."""
-        derived = () if self.precision == "float32" else (DERIVED,)
+        derived = (DERIVED,) if any(graph.precision == "float16" for graph in self.graphs) else ()
         return (WEIGHTS, *derived, TOKENIZER, PROBES, PARITY, *(graph.file for graph in self.graphs))
 
     def canonical_sha256(self) -> str:
