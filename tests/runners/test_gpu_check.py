@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.gpu import PEER, Timing
+from service.bundle import Precision
 from service.errors import StartupError
 from service.parity import report
 from service.runners import cuda
@@ -19,6 +20,7 @@ from tests.fixtures.command import ROOT
 from tools import gpu_check
 from tools.gpu_check import Plan, check, make_bundle, tell
 
+PRECISIONS: tuple[Precision, ...] = ("float32", "float16")
 QUICK = Timing(num_rounds=2, window_s=0.001)
 
 
@@ -27,7 +29,7 @@ def plan(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
     """A small check on the CPU; its bundles are built once."""
     work = tmp_path_factory.mktemp("gpu_check")
     plan = Plan(str(tiny_models / "bert_mean"), work, "cpu", batches=(1, 3), lengths=(4, 16), timing=QUICK)
-    for precision in ("float32", "float16"):
+    for precision in PRECISIONS:
         make_bundle(plan, precision)
     return plan
 
@@ -36,7 +38,7 @@ def test_all_is_found_told_and_written(plan: Plan, tmp_path: Path, capsys: pytes
     findings = check(plan)
     assert findings.faults == []
     assert tell(findings, "cpu", tmp_path / "results" / "out.json") == 0
-    names = [f"{precision} {part}" for precision in ("float32", "float16") for part in ("probes", "battery")]
+    names = [f"{precision} {part}" for precision in PRECISIONS for part in ("probes", "battery")]
     written, shown = json.loads((tmp_path / "results" / "out.json").read_text()), capsys.readouterr().out
     assert list(written["parity"]) == names
     assert all(name in shown for name in names)
@@ -87,7 +89,7 @@ def test_heavy_nodes_on_the_cpu_are_a_fault_and_their_place_is_shown(
     monkeypatch.setattr(gpu_check.OrtRunner, "open", refuse)
     findings = check(plan)
     assert findings.faults == [
-        f"{precision}: encode.onnx: 26 heavy nodes were left to the CPU" for precision in ("float32", "float16")
+        f"{precision}: encode.onnx: 26 heavy nodes were left to the CPU" for precision in PRECISIONS
     ]
     assert findings.placement["float32 attend"]["CPUExecutionProvider: Softmax"] == 2
     assert [list(speed.tokens_per_s) for speed in findings.speeds] == [[PEER]] * 4
