@@ -23,7 +23,7 @@ SHORTEST_SHARE = 0.75
 
 Device = Literal["cpu", "cuda"]
 Inputs = Mapping[str, Array]
-Compute = Callable[[Inputs], object]
+Compute = Callable[[Inputs], Array]
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ def _opener(plan: Plan, bundle: Bundle) -> Callable[[], Compute]:
 
     def opened() -> Compute:
         runner = OrtRunner.open(bundle, device=plan.device)
-        return lambda inputs: runner.run("encode", inputs, ["pooled"], is_alone=True)
+        return lambda inputs: runner.run("encode", inputs, ["pooled"], is_alone=True)[0]
 
     return opened
 

@@ -16,8 +16,8 @@ from service.bundle import Precision
 from service.errors import StartupError
 from service.parity import report
 from service.runners import cuda
+from service.runners.ort import OrtRunner
 from tests.fixtures.command import ROOT
-from tools import gpu_check
 from tools.gpu_check import Plan, check, make_bundle, tell
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16")
@@ -86,7 +86,7 @@ def test_heavy_nodes_on_the_cpu_are_a_fault_and_their_place_is_shown(
     def refuse(*_: object, **__: object) -> None:
         raise StartupError("encode.onnx: 26 heavy nodes were left to the CPU")
 
-    monkeypatch.setattr(gpu_check.OrtRunner, "open", refuse)
+    monkeypatch.setattr(OrtRunner, "open", refuse)
     findings = check(plan)
     assert findings.faults == [
         f"{precision}: encode.onnx: 26 heavy nodes were left to the CPU" for precision in PRECISIONS
