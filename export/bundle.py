@@ -20,12 +20,14 @@ from tempfile import TemporaryDirectory
 import onnx
 
 from export.atomic import check_target, new_directory
-from export.build import build_graph, graph_spec
+from export.build import GraphKind, build_graph, graph_spec
 from export.errors import ExportError
 from export.model import Model, read_model
+from export.precision import write_half
 from export.prove import Progress, ProofRequest, Proved, prove
 from export.source import check_name, check_pin, locate
 from service.bundle import (
+    DERIVED,
     MANIFEST,
     PARITY,
     PROBES,
@@ -35,6 +37,7 @@ from service.bundle import (
     Bundle,
     EmbeddingSpec,
     Manifest,
+    Precision,
     ProofSpec,
     Role,
     TextSpec,
@@ -65,6 +68,7 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     out: Path,
     *,
     name: str | None = None,
+    precision: Precision = "float32",
     goldens: Path | None = None,
     unproved: bool = False,
     force: bool = False,
@@ -72,7 +76,8 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
 ) -> Exported:
     """Export a model directory, or a published model by its name, as a proved bundle at `out`.
 
-    name: the bundle's, else the directory's. goldens: a file to prove it with. unproved: accept a bundle without proof.
+    name: the bundle's, else the directory's. precision: of weights, hidden states and matrix products.
+    goldens: a file to prove it with. unproved: accept a bundle without proof.
     force: replace the bundle at `out`. Raises ExportError with every fault found; then nothing was written.
     """
     check_target(out, force=force)
@@ -86,7 +91,7 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     request = ProofRequest(goldens, unproved, progress)
     with new_directory(out, force=force) as work:
         tell("building the graphs", 0, 0)
-        manifest = _write_model(work, name, model)
+        manifest = _write_model(work, model, _draft(name, model, precision))
         _open_tokenizer(work, manifest)
         with TemporaryDirectory(dir=work) as scratch:
             proved = prove(Bundle(work, manifest), model.checkpoint.tensors, request, scratch=Path(scratch))
@@ -94,17 +99,21 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     return Exported(out, manifest, proved.report, model.warnings)
 
 
-def _write_model(work: Path, name: str, model: Model) -> Manifest:
+def _write_model(work: Path, model: Model, draft: Manifest) -> Manifest:
     shutil.copyfile(model.weights, work / WEIGHTS)
     if sha256_file(work / WEIGHTS) != model.weights_sha256:
         raise ExportError(f"{model.weights}: changed while it was read")
     (work / TOKENIZER).write_bytes(model.tokenizer.content)
-    for role in _ROLES:
-        graph = build_graph(model.config, model.checkpoint.tensors, pooling=model.pooling.modes, role=role)
-        file = work / f"{role}.onnx"
+    tensors = model.checkpoint.tensors
+    if draft.precision == "float16":
+        tensors = write_half(work / WEIGHTS, tensors, work / DERIVED)
+    for spec in draft.graphs:
+        kind = GraphKind(spec.role, spec.precision)
+        graph = build_graph(model.config, tensors, pooling=model.pooling.modes, kind=kind)
+        file = work / spec.file
         file.write_bytes(graph.SerializeToString(deterministic=True))
         onnx.checker.check_model(str(file), full_check=True)
-    return _draft(name, model)
+    return draft
 
 
 def _quiet(_title: str, _done: int, _total: int) -> None:
@@ -123,8 +132,7 @@ def _open_tokenizer(work: Path, manifest: Manifest) -> None:
 def _write_proof(work: Path, draft: Manifest, proved: Proved) -> Manifest:
     save_probes(work / PROBES, proved.probes, proved.spec.reference)
     (work / PARITY).write_text(proved.report.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    names = (WEIGHTS, TOKENIZER, PROBES, PARITY, *(graph.file for graph in draft.graphs))
-    files = {name: sha256_file(work / name) for name in sorted(names)}
+    files = {name: sha256_file(work / name) for name in sorted(draft.file_names)}
     manifest = draft.model_copy(update={"proof": proved.spec, "files": files}).sealed()
     (work / MANIFEST).write_bytes(manifest.to_bytes())
     for file in work.iterdir():
@@ -136,7 +144,7 @@ def _write_proof(work: Path, draft: Manifest, proved: Proved) -> Manifest:
     return manifest
 
 
-def _draft(name: str, model: Model) -> Manifest:
+def _draft(name: str, model: Model, precision: Precision) -> Manifest:
     config, pooling, prompts = model.config, model.pooling, model.prompts
     return Manifest(
         schema_version=1,
@@ -147,7 +155,7 @@ def _draft(name: str, model: Model) -> Manifest:
         created_by=_created_by(),
         num_parameters=model.checkpoint.num_parameters,
         proof=_UNPROVED,
-        graphs=tuple(graph_spec(config, pooling=pooling.modes, role=role) for role in _ROLES),
+        graphs=tuple(graph_spec(config, pooling=pooling.modes, kind=GraphKind(role, precision)) for role in _ROLES),
         text=TextSpec(
             max_tokens=model.limit.max_tokens,
             max_tokens_source=model.limit.source,
@@ -165,12 +173,12 @@ def _draft(name: str, model: Model) -> Manifest:
             normalize=model.normalize,
         ),
         attention=AttentionSpec(layers=config.num_layers, heads=config.num_heads, head_dim=config.head_dim),
-        embedding_space=embedding_space(model),
+        embedding_space=embedding_space(model, precision),
         files={},
     )
 
 
-def embedding_space(model: Model) -> str:
+def embedding_space(model: Model, precision: Precision) -> str:
     """SHA-256 over all that decides the vectors: two bundles with the same one can share an index."""
     space = {
         "weights": model.weights_sha256,
@@ -181,7 +189,7 @@ def embedding_space(model: Model) -> str:
         "include_prompt": model.pooling.include_prompt,
         "normalize": model.normalize,
         "dim": model.config.dim * len(model.pooling.modes),
-        "precision": "float32",
+        "precision": precision,
         "encoder": model.config.to_dict(),
     }
     canonical = json.dumps(space, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

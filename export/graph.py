@@ -16,7 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from export.checkpoint import StoredTensor
 
 OPSET = 20
-IR_VERSION = 10
+# The first one with the fused operator `Attention`, and the last one that ONNX Runtime's CUDA kernels follow in whole.
+FUSED_OPSET = 23
+_IR_VERSIONS = {OPSET: 10, FUSED_OPSET: 11}
+_STORED_TYPES = {"F32": TensorProto.FLOAT, "F16": TensorProto.FLOAT16}
 AXES_2D = ("batch", "seq")
 
 
@@ -26,8 +29,11 @@ class GraphBuilder:
     weights_file: where the external data lies, relative to the graph.
     """
 
-    def __init__(self, name: str, weights: Mapping[str, StoredTensor], *, weights_file: str) -> None:
+    def __init__(
+        self, name: str, weights: Mapping[str, StoredTensor], *, weights_file: str, opset: int = OPSET
+    ) -> None:
         self._name = name
+        self._opset = opset
         self._weights = weights
         self._weights_file = weights_file
         self._nodes: list[onnx.NodeProto] = []
@@ -57,9 +63,9 @@ class GraphBuilder:
             raise ValueError(f"constant {name} has two values")
         return name
 
-    def floats(self, name: str, value: float) -> str:
-        """A float32 scalar."""
-        return self.constant(name, np.array(value, dtype=np.float32))
+    def floats(self, name: str, value: float, dtype: type[np.floating] = np.float32) -> str:
+        """A scalar, float32 unless another type is given."""
+        return self.constant(name, np.array(value, dtype=dtype))
 
     def ints(self, name: str, *values: int) -> str:
         """An int64 vector: axes, shapes."""
@@ -75,13 +81,13 @@ class GraphBuilder:
         graph = helper.make_graph(
             self._nodes, self._name, self._inputs, self._outputs, list(self._initializers.values())
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="qkv")
-        model.ir_version = IR_VERSION
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)], producer_name="qkv")
+        model.ir_version = _IR_VERSIONS[self._opset]
         return model
 
 
 def _external(name: str, stored: StoredTensor, location: str) -> onnx.TensorProto:
-    tensor = onnx.TensorProto(name=name, data_type=TensorProto.FLOAT, dims=stored.shape)
+    tensor = onnx.TensorProto(name=name, data_type=_STORED_TYPES[stored.dtype], dims=stored.shape)
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", stored.offset), ("length", stored.num_bytes)):
         tensor.external_data.add(key=key, value=str(value))

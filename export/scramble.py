@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.checkpoint import StoredTensor
-from service.bundle import WEIGHTS, Bundle
+from export.precision import write_half
+from service.bundle import DERIVED, WEIGHTS, Bundle
 
 _SEED = 20
 _SPREAD = 0.1
@@ -34,6 +35,8 @@ def scramble_bundle(bundle: Bundle, tensors: Mapping[str, StoredTensor], target:
         file.write(length + published.read(int.from_bytes(length, "little")))
         file.truncate(source.stat().st_size)
         _write_values(file, tensors)
+    if bundle.manifest.precision == "float16":
+        write_half(target / WEIGHTS, tensors, target / DERIVED)
     return Bundle(target, bundle.manifest)
 
 

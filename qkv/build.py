@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from qkv.report import console, gate_table, stages
+from service.bundle import Precision
 from service.errors import StartupError
 
 
@@ -16,6 +17,7 @@ class BuildOptions:
 
     out: Path | None
     name: str | None
+    precision: Precision
     goldens: Path | None
     unproved: bool
     force: bool
@@ -38,6 +40,7 @@ def build(source: str, options: BuildOptions) -> None:
             source,
             out,
             name=options.name,
+            precision=options.precision,
             goldens=options.goldens,
             unproved=options.unproved,
             force=options.force,
@@ -47,4 +50,5 @@ def build(source: str, options: BuildOptions) -> None:
         errors.print(f"[yellow]warning:[/] {warning}", soft_wrap=True)
     manifest, out_console = exported.manifest, console()
     out_console.print(gate_table(exported.report))
-    out_console.print(f"{manifest.name}: proof {manifest.proof.kind}, written to {exported.path}", soft_wrap=True)
+    words = f"{manifest.name}: {manifest.precision}, proof {manifest.proof.kind}, written to {exported.path}"
+    out_console.print(words, soft_wrap=True)

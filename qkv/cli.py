@@ -45,6 +45,9 @@ def export(
     ],
     out: Annotated[Path | None, typer.Option(help="Where the bundle goes; default bundles/NAME.")] = None,
     name: Annotated[str | None, typer.Option(help="The model's name in the API; default the directory's.")] = None,
+    precision: Annotated[
+        Literal["float32", "float16"], typer.Option(help="Of weights and hidden states; float16 is for GPUs.")
+    ] = "float32",
     goldens: Annotated[Path | None, typer.Option(help="Stored outputs of the reference: proof without torch.")] = None,
     unproved: Annotated[
         bool, typer.Option("--unproved", metavar="", help="Write the bundle even if nothing proves it.")
@@ -55,7 +58,7 @@ def export(
     from qkv.build import BuildOptions, build
 
     with _one_line_errors():
-        build(source, BuildOptions(out, name, goldens, unproved, force))
+        build(source, BuildOptions(out, name, precision, goldens, unproved, force))
 
 
 @app.command(**_example("qkv parity bundles/all-MiniLM-L6-v2 --full"))

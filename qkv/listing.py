@@ -70,7 +70,7 @@ def _describe(path: Path) -> list[str]:
         manifest.family,
         str(manifest.embedding.dim),
         str(manifest.text.max_tokens),
-        manifest.graph("encode").precision,
+        manifest.precision,
         manifest.proof.kind,
         str(path),
         state,

@@ -21,11 +21,13 @@ from service.parity.report import ParityReport
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
+DERIVED = "derived.safetensors"
 TOKENIZER = "tokenizer.json"
 PROBES = "probes.safetensors"
 PARITY = "parity.json"
 
 Role = Literal["encode", "attend"]
+Precision = Literal["float32", "float16"]
 Proof = Literal["pytorch", "golden", "invariance"]
 Meaning = Literal[
     "token_ids", "attention_mask", "token_types", "pooling_mask", "token_embeddings", "pooled", "attention"
@@ -46,11 +48,15 @@ class TensorSpec(_Frozen):
 
 
 class GraphSpec(_Frozen):
-    """One ONNX file. masks: `any` = exact under every mask, `right` = padding on the right only."""
+    """One ONNX file.
+
+    precision: of weights, hidden states and matrix products; inputs and outputs have types of their own.
+    masks: `any` = exact under every mask, `right` = padding on the right only.
+    """
 
     role: Role
     file: str
-    precision: Literal["float32"]
+    precision: Precision
     providers: tuple[str, ...]
     opset: int
     masks: Literal["any", "right"]
@@ -130,6 +136,17 @@ class Manifest(_Frozen):
     def graph(self, role: Role) -> GraphSpec:
         """The graph of that role. Raises KeyError when the bundle has none."""
         return {graph.role: graph for graph in self.graphs}[role]
+
+    @property
+    def precision(self) -> Precision:
+        """Of every graph: the weights of a bundle have one. Raises KeyError without a graph `encode`."""
+        return self.graph("encode").precision
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """What `files` must list."""
+        derived = (DERIVED,) if any(graph.precision == "float16" for graph in self.graphs) else ()
+        return (WEIGHTS, *derived, TOKENIZER, PROBES, PARITY, *(graph.file for graph in self.graphs))
 
     def canonical_sha256(self) -> str:
         """SHA-256 of the sorted, compact JSON of everything but `manifest_sha256`."""
@@ -218,8 +235,8 @@ def verify_bundle_files(path: Path, manifest: Manifest) -> None:
             faults.append(f"{name}: missing, or not a plain file")
         elif (found := sha256_file(file)) != expected:
             faults.append(f"{name}: files[{name}] says sha256 {expected[:12]}…, the file has {found[:12]}…")
-    needed = [WEIGHTS, TOKENIZER, PROBES, PARITY, *(graph.file for graph in manifest.graphs)]
-    faults += [f"{MANIFEST}: files does not list {name}" for name in needed if name not in manifest.files]
+    missing = [name for name in manifest.file_names if name not in manifest.files]
+    faults += [f"{MANIFEST}: files does not list {name}" for name in missing]
     if faults:
         raise StartupError(f"{path}: " + "; ".join(faults))
 
@@ -232,6 +249,9 @@ def _check_limits(path: Path, manifest: Manifest) -> None:
         faults.append(f"text.max_tokens is {text.max_tokens}, the position table has room for {positions}")
     if text.vocab_size != encoder["vocab_size"]:
         faults.append(f"text.vocab_size is {text.vocab_size}, encoder.vocab_size is {encoder['vocab_size']}")
+    if len({graph.precision for graph in manifest.graphs}) > 1:
+        found = ", ".join(f"{graph.role} {graph.precision}" for graph in manifest.graphs)
+        faults.append(f"graphs: one bundle has one precision, got {found}")
     if faults:
         raise StartupError(f"{path / MANIFEST}: " + "; ".join(faults))
 

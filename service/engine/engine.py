@@ -28,7 +28,7 @@ from service.metrics import NO_OBSERVER, Observer
 from service.parity.probes import Probes, load_probes
 from service.runners.base import Runner, RunnerInfo
 from service.runners.cuda import CudaOptions
-from service.runners.ort import OrtRunner
+from service.runners.ort import CPU, OrtRunner
 from service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -81,6 +81,11 @@ class Engine:
         runner = OrtRunner.open(bundle, device=settings.device, num_threads=settings.num_threads, cuda=cuda)
         if bundle.manifest.proof.kind == "invariance":
             _log.warning("bundle %s is unproved: nothing shows that it equals its PyTorch model", bundle.manifest.name)
+        if bundle.manifest.precision == "float16" and runner.info().provider == CPU:
+            _log.warning(
+                "bundle %s is float16, which is for GPUs: on the CPU it is right, and slower than float32",
+                bundle.manifest.name,
+            )
         probes = load_probes(bundle.file(PROBES))
         engine = cls(bundle, settings, runner=runner, probes=probes, observer=observer)
         if (fault := engine._proofs.fault("encode")) is not None:

@@ -39,7 +39,7 @@ def roles_of(manifest: Manifest) -> tuple[Role, ...]:
 
 def probe_limits(manifest: Manifest, runner: Runner, roles: Sequence[Role]) -> dict[str, float]:
     """Gate → limit of what one run against expected outputs can show."""
-    gates = gates_for(manifest.graph("encode").precision, runner.info().provider)
+    gates = gates_for(manifest.precision, runner.info().provider)
     limits = {"ran": 0.0, "shapes": 0.0, "finite": 0.0}
     limits |= {"token_embeddings": gates.hidden, "pooled": gates.embedding}
     limits |= {"pooled_raw": gates.hidden, "cosine": gates.cosine}
@@ -51,10 +51,10 @@ def probe_limits(manifest: Manifest, runner: Runner, roles: Sequence[Role]) -> d
 def battery_limits(manifest: Manifest, runner: Runner) -> dict[str, float]:
     """Gate → limit of the whole battery: every one of them must be measured."""
     roles = roles_of(manifest)
-    gates = gates_for(manifest.graph("encode").precision, runner.info().provider)
+    gates = gates_for(manifest.precision, runner.info().provider)
     limits = probe_limits(manifest, runner, roles) | dict.fromkeys(("alone", "padded", "permuted"), gates.invariance)
     if "attend" in roles:
-        limits |= {"roles": gates.invariance, "attention_invariance": gates.attention}
+        limits |= {"roles": gates.roles, "attention_invariance": gates.attention}
         if manifest.graph("encode").masks == "any":
             limits["empty_rows"] = 0.0
     return limits

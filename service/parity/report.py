@@ -21,23 +21,29 @@ class Gates:
     """Limits of one precision on one kind of device.
 
     hidden: of token embeddings and of pooled vectors as they are, relative to the largest reference value; embedding:
-    absolute, on L2-normalised vectors; cosine: of 1 - cos; invariance: of the same row alone, padded, permuted and in
-    the other graph, measured like hidden and embedding; attention and row_sum: absolute, on weights. On MiniLM at 256
-    tokens the weights of PyTorch and of ONNX Runtime are each within 1e-5 of a float64 model and up to 1.7e-5 of each
-    other: the limit leaves room for both.
+    absolute, on L2-normalised vectors; cosine: of 1 - cos; invariance: of the same row alone, padded and permuted,
+    measured like hidden and embedding; roles: of the same row in the other graph, measured the same; attention and
+    row_sum: absolute, on weights. On MiniLM at 256 tokens the weights of PyTorch and of ONNX Runtime are each within
+    1e-5 of a float64 model and up to 1.7e-5 of each other: the limit leaves room for both.
+
+    In float16 the two graphs round differently, and are held together as each is to the reference.
     """
 
     hidden: float
     embedding: float
     cosine: float
     invariance: float
+    roles: float
     attention: float
     row_sum: float
 
 
 GATES: Mapping[tuple[str, str], Gates] = {
-    ("float32", "cpu"): Gates(1e-5, 2e-6, 1e-6, 2e-6, 3e-5, 1e-5),
-    ("float32", "cuda"): Gates(1e-4, 2e-5, 1e-6, 2e-5, 1e-4, 1e-4),
+    ("float32", "cpu"): Gates(1e-5, 2e-6, 1e-6, 2e-6, 2e-6, 3e-5, 1e-5),
+    ("float32", "cuda"): Gates(1e-4, 2e-5, 1e-6, 2e-5, 2e-5, 1e-4, 1e-4),
+    # Measured on the CPU, which computes in float32 between roundings; CUDA's figures are not known yet.
+    ("float16", "cpu"): Gates(5e-3, 1e-3, 1e-5, 5e-4, 5e-3, 1e-2, 1e-5),
+    ("float16", "cuda"): Gates(5e-3, 1e-3, 1e-5, 5e-4, 5e-3, 1e-2, 1e-4),
 }
 
 

@@ -22,7 +22,7 @@ from service.runners.cuda import CudaOptions, assignments, check_cuda, misplaced
 from service.runners.library import ort
 
 Device = Literal["cpu", "cuda", "auto"]
-_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 DEFAULT_CUDA = CudaOptions()
 # Longer than most gaps between operators, and shorter than what another program would miss: at ONNX Runtime's own
@@ -67,18 +67,18 @@ class OrtRunner:
         if device != "cpu":
             try:
                 check_cuda(cuda.device_id)
-                return cls._opened(bundle, _CUDA, num_threads, cuda)
+                return cls._opened(bundle, CUDA, num_threads, cuda)
             except StartupError as error:
                 if device == "cuda":
                     raise
-                _log.warning("QKV_DEVICE=auto: %s; running on %s", error, _CPU)
-        return cls._opened(bundle, _CPU, num_threads, cuda)
+                _log.warning("QKV_DEVICE=auto: %s; running on %s", error, CPU)
+        return cls._opened(bundle, CPU, num_threads, cuda)
 
     @classmethod
     def _opened(cls, bundle: Bundle, provider: str, num_threads: int, cuda: CudaOptions) -> OrtRunner:
         runner = cls(bundle, provider, num_threads, cuda)
         runner.load("encode")
-        runner._info = RunnerInfo("onnxruntime", provider, num_threads, num_threads if provider == _CPU else 1)
+        runner._info = RunnerInfo("onnxruntime", provider, num_threads, num_threads if provider == CPU else 1)
         return runner
 
     def info(self) -> RunnerInfo:
@@ -93,7 +93,7 @@ class OrtRunner:
             graph = self._bundle.manifest.graph(_role(role))
             session = self._session(graph, 1)
             check_session(graph, session)
-            has_second = self._num_threads > 1 and self._provider == _CPU
+            has_second = self._num_threads > 1 and self._provider == CPU
             self._alone[role] = self._session(graph, self._num_threads, spin_us=LONE_SPIN_US) if has_second else session
             self._shared[role] = session
 
@@ -103,7 +103,7 @@ class OrtRunner:
         if role not in self._shared:
             self.load(role)
         session = self._alone[role] if is_alone else self._shared[role]
-        if self._provider == _CUDA:
+        if self._provider == CUDA:
             return run_bound(session, dict(inputs), outputs)
         results: list[Array] = session.run(list(outputs), dict(inputs))
         return results
@@ -116,7 +116,7 @@ class OrtRunner:
 
     def _session(self, graph: GraphSpec, num_threads: int, *, spin_us: int = 0) -> ort.InferenceSession:
         path = self._bundle.path / graph.file
-        if self._provider == _CPU:
+        if self._provider == CPU:
             return open_session(path, num_threads, spin_us=spin_us)
         session = open_session(path, num_threads, provider=self._provider, options=self._cuda.provider_options())
         if nodes := misplaced(assignments(session), self._provider):
@@ -129,7 +129,7 @@ def open_session(
     path: Path,
     num_threads: int,
     *,
-    provider: str = _CPU,
+    provider: str = CPU,
     options: Mapping[str, str] = _NO_OPTIONS,
     spin_us: int = 0,
 ) -> ort.InferenceSession:
@@ -143,7 +143,7 @@ def open_session(
             str(path),
             sess_options=session_options(num_threads, spin_us=spin_us),
             # The CPU stays behind CUDA for shapes and other small integers.
-            providers=[(provider, dict(options)), *([_CPU] if provider != _CPU else [])],
+            providers=[(provider, dict(options)), *([CPU] if provider != CPU else [])],
             # SkipLayerNormalization is slower on CPU than the Add and LayerNormalization that it replaces.
             disabled_optimizers=["SkipLayerNormFusion"],
         )

@@ -27,6 +27,27 @@ def test_export_proves_against_pytorch_and_prints_the_worst_cases(qkv: Run, tiny
     assert "attention" in done.stdout
 
 
+def test_float16_is_exported_listed_and_proved_again(qkv: Run, tiny_models: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    done = qkv("export", str(tiny_models / "bert_mean"), "--precision", "float16", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "bert_mean: float16, proof pytorch" in done.stdout
+    listed = qkv("models", out)
+    assert listed.returncode == 0, listed.stdout
+    assert "float16" in listed.stdout
+    assert "verified" in listed.stdout
+    again = qkv("parity", out)
+    assert again.returncode == 0, again.stdout
+    assert "5.0e-03" in again.stdout, "the limits of float16"
+
+
+def test_a_precision_that_is_not_there_is_refused(qkv: Run, tiny_models: Path, tmp_path: Path) -> None:
+    done = qkv("export", str(tiny_models / "bert_mean"), "--precision", "int8", "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "float16" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_export_goes_to_bundles_by_default(qkv: Run, tiny_models: Path, tmp_path: Path) -> None:
     words = ("export", str(tiny_models / "bert_mean"), "--unproved")
     assert qkv(*words, cwd=tmp_path, blocked=("torch",)).returncode == 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import BertConfig, BertModel
 
-from export.build import build_graph, graph_spec
+from export.build import GraphKind, build_graph, graph_spec
 from export.checkpoint import match_checkpoint, read_header
 from export.pooling import POOLING
 from models.config import Activation, EncoderConfig
@@ -58,7 +58,7 @@ def write_graphs(folder: Path, activation: Activation = "gelu") -> None:
     config = replace(CONFIG, activation=activation)
     tensors = match_checkpoint(BERT, config, read_header(folder / "weights.safetensors")).tensors
     for role in ROLES:
-        graph = build_graph(config, tensors, pooling=tuple(POOLING), role=role)
+        graph = build_graph(config, tensors, pooling=tuple(POOLING), kind=GraphKind(role))
         (folder / f"{role}.onnx").write_bytes(graph.SerializeToString(deterministic=True))
 
 
@@ -166,7 +166,7 @@ def test_the_graph_is_what_the_manifest_says(model: tuple[BertModel, Path], role
     file = model[1] / f"{role}.onnx"
     onnx.checker.check_model(str(file), full_check=True)
     graph = onnx.load(str(file), load_external_data=False)
-    spec = graph_spec(CONFIG, pooling=tuple(POOLING), role=role)
+    spec = graph_spec(CONFIG, pooling=tuple(POOLING), kind=GraphKind(role))
     for declared, found in ((spec.inputs, graph.graph.input), (spec.outputs, graph.graph.output)):
         axes = [
             (value.name, tuple(dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim))

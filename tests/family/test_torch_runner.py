@@ -12,7 +12,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import BertModel
 
-from export.build import graph_spec
+from export.build import GraphKind, graph_spec
 from models.config import EncoderConfig
 from models.families import BERT
 from service.bundle import WEIGHTS, AttentionSpec, Bundle, EmbeddingSpec
@@ -32,7 +32,7 @@ def bundle_of(model_dir: Path, path: Path, *pooling: str) -> Bundle:
     manifest = fake_manifest(max_tokens=config.max_positions)
     changes = {
         "encoder": config.to_dict(),
-        "graphs": tuple(graph_spec(config, pooling=pooling, role=role) for role in ("encode", "attend")),
+        "graphs": tuple(graph_spec(config, pooling=pooling, kind=GraphKind(role)) for role in ("encode", "attend")),
         "embedding": EmbeddingSpec(
             dim=config.dim * len(pooling), token_dim=config.dim, pooling=pooling, pooling_source="", normalize=False
         ),

@@ -14,6 +14,11 @@ def test_limits_of_each_device() -> None:
     cpu, cuda = gates_for("float32", "CPUExecutionProvider"), gates_for("float32", "CUDAExecutionProvider")
     assert (cpu.hidden, cpu.embedding, cpu.cosine, cpu.invariance) == (1e-5, 2e-6, 1e-6, 2e-6)
     assert (cuda.hidden, cuda.embedding, cuda.cosine, cuda.invariance) == (1e-4, 2e-5, 1e-6, 2e-5)
+    for provider in ("CPUExecutionProvider", "CUDAExecutionProvider"):
+        half = gates_for("float16", provider)
+        assert (half.hidden, half.embedding, half.cosine, half.invariance) == (5e-3, 1e-3, 1e-5, 5e-4)
+        assert half.roles == half.hidden
+    assert (cpu.roles, cuda.roles) == (cpu.invariance, cuda.invariance)
     with pytest.raises(KeyError):
         gates_for("int4", "CPUExecutionProvider")
 

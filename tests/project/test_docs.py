@@ -52,7 +52,7 @@ def test_every_error_code_is_listed_with_its_status() -> None:
 
 
 def test_every_file_of_a_bundle_is_listed() -> None:
-    names = {bundle.MANIFEST, bundle.WEIGHTS, bundle.TOKENIZER, bundle.PROBES, bundle.PARITY}
+    names = {bundle.MANIFEST, bundle.WEIGHTS, bundle.DERIVED, bundle.TOKENIZER, bundle.PROBES, bundle.PARITY}
     listed = set(re.findall(r"^\| `([\w.]+)` \|", section("The files of a bundle"), re.MULTILINE))
     assert listed == names | {f"{role}.onnx" for role in ("encode", "attend")}
 
