@@ -30,3 +30,11 @@ def tiny_bundles(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) ->
     for name in VARIANTS:
         export_model(str(tiny_models / name), out / name)
     return out
+
+
+@pytest.fixture(scope="session")
+def half(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny encoder in float16, proved against PyTorch."""
+    out = tmp_path_factory.mktemp("half") / "bert_mean"
+    export_model(str(tiny_models / "bert_mean"), out, precision="float16")
+    return out

