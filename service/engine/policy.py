@@ -96,8 +96,9 @@ class CallQueue:
         share = self.max_call_tokens if num_idle == 1 else max(MIN_CALL_TOKENS, -(-self.num_tokens // num_idle))
         self._leave(first)
         call = [first, *self._mates(first, min(share, self.max_call_tokens))]
-        for flow in {ticket.flow: None for ticket in call}:
-            flow.num_served += sum(ticket.row.length for ticket in call if ticket.flow is flow)
+        for ticket in call:
+            ticket.flow.num_served += ticket.row.length
+        for flow in {ticket.flow for ticket in call}:
             if _head(flow.tickets) is not None:
                 heapq.heappush(self._least_served, (flow.num_served, flow.number, flow))
         self._num_calls += 1
