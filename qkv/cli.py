@@ -12,7 +12,6 @@ import typer
 
 from qkv import __version__
 from service.errors import StartupError
-from service.signals import leave_on_signals
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -92,7 +91,6 @@ def serve(
     ] = False,
 ) -> None:
     """Serve a model over HTTP until a signal. Every other setting is an environment variable: docs/operations.md."""
-    leave_on_signals()
     from qkv.serve import serve as run
 
     given = {"host": host, "port": port, "device": device, "num_threads": num_threads, "log_level": log_level}

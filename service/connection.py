@@ -28,7 +28,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._set_timer()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         # uvicorn tells only the request that was parsed last: with several on their way, the others go on for nobody.
@@ -51,7 +51,10 @@ class Connection(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         # What was not taken in all that time never will be: a polite close would wait for it.
-        self.transport.abort() if self.transport.get_write_buffer_size() else super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
 
     def on_message_begin(self) -> None:
         if not self._is_resuming:
@@ -116,9 +119,6 @@ class Connection(HttpToolsProtocol):
     def _has_request(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle  # uvicorn's annotation leaves out the None it begins with
         return cycle is not None and not cycle.response_complete
-
-    def _set_timer(self) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
 
 def abort(scope: Any) -> bool:
