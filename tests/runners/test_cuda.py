@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,10 +120,3 @@ def test_auto_falls_back_with_the_reason_when_the_session_does_not_come_up(
     runner = OrtRunner.open(bundle, device="auto")
     assert runner.info().provider == "CPUExecutionProvider"
     assert "running on CPUExecutionProvider" in caplog.text
-
-
-def test_importing_the_runtime_writes_nothing_into_the_home(tmp_path: Path) -> None:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("ORT_", "XDG_"))}
-    command = [sys.executable, "-c", "from service.runners.library import ort; ort.SessionOptions()"]
-    subprocess.run(command, env=environment | {"HOME": str(tmp_path)}, check=True)
-    assert list(tmp_path.iterdir()) == []
