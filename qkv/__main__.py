@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 
@@ -15,6 +16,9 @@ def main() -> None:
         leave_on_signals()
     else:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what was begun is cleared up
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # the bytes of a file name that are no text, in every locale
     from qkv.cli import app
 
     app(prog_name="qkv")

@@ -103,9 +103,10 @@ def test_export_of_a_directory_whose_name_is_not_utf_8_needs_another_name(
     done = qkv("export", str(odd), "--out", str(tmp_path / "out"), *words, blocked=("torch",))
     assert done.returncode == 0, done.stderr
     copied = shutil.copytree(tmp_path / "out", odd / "out")
-    done = qkv("models", str(copied))
-    assert done.returncode == 0, done.stderr
-    assert "\\udcff" in done.stdout
+    for locale in ("C", "C.UTF-8"):
+        done = qkv("models", str(copied), LC_ALL=locale)
+        assert done.returncode == 0, done.stderr
+        assert "\\udcff" in done.stdout
 
 
 @pytest.mark.parametrize("out", ["a" * 300, "file/x"])
