@@ -31,7 +31,8 @@ def softmax_weights(scores: Tensor, keep: Tensor | None = None, *, temperature: 
 def read_mask(mask: Tensor | None, batch: int, query_seq: int) -> Tensor | None:
     """A mask of any accepted shape as bool `[batch or 1, query_seq or 1, key_seq]`.
 
-    mask: [batch, key_seq], [query_seq, key_seq] or [batch, query_seq, key_seq]; in three axes the first two may be 1
+    mask: [batch, key_seq], [query_seq, key_seq] or [batch, query_seq, key_seq]; in three axes the first two may be 1;
+    while a module is traced for a graph, two axes are always [batch, key_seq]
     Raises ValueError for another shape, and for a 2-D mask when batch == query_seq: it could mean either.
     """
     if mask is None:
@@ -41,6 +42,8 @@ def read_mask(mask: Tensor | None, batch: int, query_seq: int) -> Tensor | None:
         return keep
     if keep.dim() != 2:
         raise ValueError(f"mask: 2 or 3 axes needed, got shape {tuple(mask.shape)}")
+    if torch.compiler.is_exporting():
+        return keep.unsqueeze(1)  # sizes are symbols there: to compare them would tie the graph to what they are now
     rows = keep.shape[0]
     if batch == query_seq == rows and rows > 1:
         raise ValueError(

@@ -1,0 +1,35 @@
+"""The signature of a module: what its inputs and outputs are called, their axes and what they mean.
+
+A module that is to be exported says it by a method `signature() -> Declaration`, plain data with no import from here;
+a TOML file of the same form says it for a module that has no such method. Needs no torch.
+
+    {"inputs":  {"hidden": {"axes": ["batch", "seq", 512]},
+                 "mask": {"axes": ["batch", "seq"], "dtype": "bool", "meaning": "mask"}},
+     "outputs": {"output": {"axes": ["batch", "seq", 64]},
+                 "weights": {"axes": ["batch", "seq", "seq"], "meaning": "attention"}}}
+
+`forward` takes the inputs by these names and returns its tensors in this order.
+
+axes: words are sizes that may change from call to call, numbers are fixed; the first is always `batch`.
+dtype: `float32` (the default), `int64` or `bool`.
+meaning of an input: `features` (the default), `mask` (True = attend; ones when a caller sends none), `token_ids` (with
+`below`, the number of ids) or `index` (positions on another axis, -1 = none).
+meaning of an output: `features` (the default) or `attention`, `[batch, query axis, key axis]` or `[batch, heads, query
+axis, key axis]`; `layer` tells several of them apart, `layout` says which key column c of row i stands for:
+
+    dense (the default)                    key = c
+    band, offset: o                        key = i + o + c
+    strided, stride: s                     key = i % s + c · s
+    block, block: b                        key = (i // b) · b + c
+    summary, block: b, tail: t             key = (c // t) · b + b - t + c % t
+    global_keys, index: the input g        key = g[c], -1 = none
+    global_queries, index: the input g     row r is the whole row of query g[r]
+
+Parts of one layer are disjoint: a key counts in one of them and is 0 in the others, as is a key beyond the sequence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Declaration = dict[str, dict[str, dict[str, Any]]]
