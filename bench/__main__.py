@@ -21,7 +21,7 @@ from bench.report import make_table, write_results
 from bench.results import Result, Round, summarise
 from bench.servers import Server, machine, put_load, start_naive, start_ours
 from bench.texts import make_texts
-from service.bundle import TOKENIZER
+from service.manifest import TOKENIZER
 from service.runners.cpus import usable_cpus
 from service.settings import Settings
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.texts import open_tokenizer
-from service.bundle import TOKENIZER, Bundle, open_bundle
+from service.bundle import Bundle, open_text_bundle
 from service.engine.batch import Row, collate
 from service.engine.policy import CallQueue, Ticket
+from service.manifest import TOKENIZER, TextManifest
 from service.runners.cpus import usable_cpus
 from service.runners.ort import LONE_SPIN_US, open_session
 
@@ -49,7 +50,7 @@ class Ceiling:
     """The graph `encode` of one bundle under every thread layout."""
 
     def __init__(self, bundle_dir: Path, *, max_call_tokens: int) -> None:
-        self.bundle: Bundle = open_bundle(bundle_dir)
+        self.bundle: Bundle[TextManifest] = open_text_bundle(bundle_dir)
         self._graph = self.bundle.manifest.graph("encode")
         self._max_call_tokens = max_call_tokens
         self._tokenizer = open_tokenizer(bundle_dir / TOKENIZER)
@@ -89,7 +90,7 @@ class Ceiling:
 
     @staticmethod
     def _row(ids: list[int]) -> Row:
-        return Row({"input_ids": np.array(ids, dtype=np.int64)}, len(ids), "encode", ("pooled",))
+        return Row({"input_ids": np.array(ids, dtype=np.int64)}, {"seq": len(ids)}, "encode", ("pooled",))
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from export.errors import ExportError
-from service.bundle import MANIFEST
+from service.manifest import MANIFEST
 
 _LOCK = ".lock"
 

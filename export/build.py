@@ -30,9 +30,9 @@ from export.checkpoint import StoredTensor
 from export.graph import AXES_2D, FUSED_OPSET, OPSET, GraphBuilder
 from export.pooling import pool
 from models.config import EncoderConfig
-from service.bundle import DERIVED, WEIGHTS, GraphSpec, Precision, Role, TensorSpec
+from service.manifest import DERIVED, WEIGHTS, GraphSpec, Meaning, Precision, Role, TensorSpec
 
-_INPUTS = {
+_INPUTS: dict[str, Meaning] = {
     "input_ids": "token_ids",
     "attention_mask": "attention_mask",
     "token_type_ids": "token_types",
@@ -120,7 +120,11 @@ def build_graph(
 
 def graph_spec(config: EncoderConfig, *, pooling: Sequence[str], kind: GraphKind) -> GraphSpec:
     """What the manifest says of one graph."""
-    inputs = tuple(TensorSpec(name=n, dtype="int64", axes=AXES_2D, meaning=m) for n, m in _INPUTS.items())  # type: ignore[arg-type]
+    below: dict[Meaning, int] = {"token_ids": config.vocab_size, "token_types": config.num_token_types}
+    inputs = tuple(
+        TensorSpec(name=name, dtype="int64", axes=AXES_2D, meaning=meaning, below=below.get(meaning))
+        for name, meaning in _INPUTS.items()
+    )
     outputs = [
         TensorSpec(name="token_embeddings", dtype="float32", axes=(*AXES_2D, config.dim), meaning="token_embeddings"),
         TensorSpec(name="pooled", dtype="float32", axes=("batch", config.dim * len(pooling)), meaning="pooled"),
@@ -128,7 +132,7 @@ def graph_spec(config: EncoderConfig, *, pooling: Sequence[str], kind: GraphKind
     if kind.has_attention:
         axes = ("batch", config.num_heads, "seq", "seq")
         outputs += [
-            TensorSpec(name=f"attention.{layer}", dtype="float32", axes=axes, meaning="attention")
+            TensorSpec(name=f"attention.{layer}", dtype="float32", axes=axes, meaning="attention", layer=layer)
             for layer in range(config.num_layers)
         ]
     return GraphSpec(

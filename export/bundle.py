@@ -26,26 +26,25 @@ from export.model import Model, read_model
 from export.precision import write_half
 from export.prove import Progress, ProofRequest, Proved, prove
 from export.source import check_name, check_pin, locate
-from service.bundle import (
+from service.bundle import Bundle, open_bundle, sha256_file
+from service.engine.tokenizer import TextTokenizer
+from service.errors import StartupError
+from service.manifest import (
     DERIVED,
     MANIFEST,
     PARITY,
     PROBES,
+    SCHEMA_VERSION,
     TOKENIZER,
     WEIGHTS,
     AttentionSpec,
-    Bundle,
     EmbeddingSpec,
-    Manifest,
     Precision,
     ProofSpec,
     Role,
+    TextManifest,
     TextSpec,
-    open_bundle,
-    sha256_file,
 )
-from service.engine.tokenizer import TextTokenizer
-from service.errors import StartupError
 from service.parity.probes import save_probes
 from service.parity.report import ParityReport
 
@@ -58,7 +57,7 @@ class Exported:
     """A bundle that was written. warnings: what its user should know."""
 
     path: Path
-    manifest: Manifest
+    manifest: TextManifest
     report: ParityReport
     warnings: tuple[str, ...]
 
@@ -99,7 +98,7 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     return Exported(out, manifest, proved.report, model.warnings)
 
 
-def _write_model(work: Path, model: Model, draft: Manifest) -> Manifest:
+def _write_model(work: Path, model: Model, draft: TextManifest) -> TextManifest:
     shutil.copyfile(model.weights, work / WEIGHTS)
     if sha256_file(work / WEIGHTS) != model.weights_sha256:
         raise ExportError(f"{model.weights}: changed while it was read")
@@ -120,7 +119,7 @@ def _quiet(_title: str, _done: int, _total: int) -> None:
     """No progress was asked for."""
 
 
-def _open_tokenizer(work: Path, manifest: Manifest) -> None:
+def _open_tokenizer(work: Path, manifest: TextManifest) -> None:
     """As the service does, before anything is proved: a bundle that cannot start is not one."""
     try:
         # What a request may hold has no part in opening it.
@@ -129,7 +128,7 @@ def _open_tokenizer(work: Path, manifest: Manifest) -> None:
         raise ExportError(f"the bundle's tokenizer cannot be served: {error}") from None
 
 
-def _write_proof(work: Path, draft: Manifest, proved: Proved) -> Manifest:
+def _write_proof(work: Path, draft: TextManifest, proved: Proved) -> TextManifest:
     save_probes(work / PROBES, proved.probes, proved.spec.reference)
     (work / PARITY).write_text(proved.report.model_dump_json(indent=2) + "\n", encoding="utf-8")
     files = {name: sha256_file(work / name) for name in sorted(draft.file_names)}
@@ -144,10 +143,10 @@ def _write_proof(work: Path, draft: Manifest, proved: Proved) -> Manifest:
     return manifest
 
 
-def _draft(name: str, model: Model, precision: Precision) -> Manifest:
+def _draft(name: str, model: Model, precision: Precision) -> TextManifest:
     config, pooling, prompts = model.config, model.pooling, model.prompts
-    return Manifest(
-        schema_version=1,
+    return TextManifest(
+        schema_version=SCHEMA_VERSION,
         name=name,
         family=config.family,
         encoder=config.to_dict(),

@@ -17,8 +17,9 @@ from pathlib import Path
 from export.checkpoint import StoredTensor
 from export.errors import ExportError
 from export.scramble import scramble_bundle
-from service.bundle import WEIGHTS, Bundle, Manifest, Proof, ProofSpec, Role, sha256_file
+from service.bundle import Bundle, sha256_file
 from service.errors import StartupError
+from service.manifest import WEIGHTS, Manifest, Proof, ProofSpec, Role, TextManifest
 from service.parity.battery import Runners, run_battery
 from service.parity.probes import Probe, Probes, check_probes, load_probes, make_probes
 from service.parity.report import GateResult, ParityReport
@@ -61,7 +62,9 @@ class Proved:
     report: ParityReport
 
 
-def prove(bundle: Bundle, tensors: Mapping[str, StoredTensor], request: ProofRequest, *, scratch: Path) -> Proved:
+def prove(
+    bundle: Bundle[TextManifest], tensors: Mapping[str, StoredTensor], request: ProofRequest, *, scratch: Path
+) -> Proved:
     """Prove the graphs of a bundle by all that is at hand. Raises ExportError with every failed gate.
 
     tensors: where the encoder's parameters lie in its weights. scratch: an empty directory, for random weights.
@@ -126,7 +129,9 @@ def _prove_by_torch(
     return _proved("pytorch", text, probes, reports)
 
 
-def _prove_alone(bundle: Bundle, subject: Runner, goldens: Probes | None, progress: Progress | None) -> Proved:
+def _prove_alone(
+    bundle: Bundle[TextManifest], subject: Runner, goldens: Probes | None, progress: Progress | None
+) -> Proved:
     manifest = bundle.manifest
     runner = _BothSessions(subject)
     battery = run_battery(manifest, Runners(runner, runner), progress=_titled(progress, "proving invariance"))
@@ -166,7 +171,7 @@ def _titled(progress: Progress | None, title: str) -> Callable[[int, int], None]
 
 
 @contextmanager
-def _opened(bundle: Bundle) -> Iterator[OrtRunner]:
+def _opened(bundle: Bundle[TextManifest]) -> Iterator[OrtRunner]:
     try:
         runner = OrtRunner.open(bundle, device="cpu")
     except StartupError as error:
@@ -177,7 +182,7 @@ def _opened(bundle: Bundle) -> Iterator[OrtRunner]:
         runner.close()
 
 
-def _open_reference(bundle: Bundle) -> Runner | None:
+def _open_reference(bundle: Bundle[TextManifest]) -> Runner | None:
     try:
         has_torch = importlib.util.find_spec("torch") is not None
     except ImportError:
@@ -185,13 +190,13 @@ def _open_reference(bundle: Bundle) -> Runner | None:
     return _reference(bundle) if has_torch else None
 
 
-def _reference(bundle: Bundle) -> Runner:
+def _reference(bundle: Bundle[TextManifest]) -> Runner:
     from service.runners.torch import TorchRunner  # torch: only where it is installed
 
     return TorchRunner.open(bundle)
 
 
-def _find_goldens(bundle: Bundle, explicit: Path | None) -> Probes | None:
+def _find_goldens(bundle: Bundle[TextManifest], explicit: Path | None) -> Probes | None:
     """Goldens of exactly these weights and this pooling."""
     needed = {
         "weights_sha256": sha256_file(bundle.file(WEIGHTS)),

@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 
 from export.checkpoint import StoredTensor
 from export.precision import write_half
-from service.bundle import DERIVED, WEIGHTS, Bundle
+from service.bundle import Bundle
+from service.manifest import DERIVED, WEIGHTS, TextManifest
 
 _SEED = 20
 _SPREAD = 0.1
 
 
-def scramble_bundle(bundle: Bundle, tensors: Mapping[str, StoredTensor], target: Path) -> Bundle:
+def scramble_bundle(
+    bundle: Bundle[TextManifest], tensors: Mapping[str, StoredTensor], target: Path
+) -> Bundle[TextManifest]:
     """Copy a bundle's graphs beside weights of the same layout, drawn at random (always the same ones).
 
     tensors: canonical name → where it lies; what is not among them becomes zeros.

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, processors
 
 from export.source import SourceDirectory
 from export.tokenizer_settings import TokenizerSettings, listed_token, read_settings
-from service.bundle import TOKENIZER
+from service.manifest import TOKENIZER
 
 # key of tokenizer_config.json → key of the normalizer, the value that an absent key means, and the values allowed
 _BERT_OVERRIDES: Mapping[str, tuple[str, bool | None, tuple[bool | None, ...]]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from models.scores import scaled_dot
+from models.signature import Declaration
 from models.weighting import read_mask, softmax_weights
 
 
@@ -22,6 +23,20 @@ class SingleHeadAttention(nn.Module):
         self.W_Q = nn.Linear(d_model, d_k, bias=False)
         self.W_K = nn.Linear(d_model, d_k, bias=False)
         self.W_V = nn.Linear(d_model, d_k if d_v is None else d_v, bias=False)
+
+    def signature(self) -> Declaration:
+        """As `models.signature` says."""
+        d_model, d_v = self.W_Q.in_features, self.W_V.out_features
+        return {
+            "inputs": {
+                "hidden": {"axes": ["batch", "seq", d_model]},
+                "mask": {"axes": ["batch", "seq"], "dtype": "bool", "meaning": "mask"},
+            },
+            "outputs": {
+                "output": {"axes": ["batch", "seq", d_v]},
+                "weights": {"axes": ["batch", "seq", "seq"], "meaning": "attention"},
+            },
+        }
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Attend within one sequence. A fully masked row gives zeros.

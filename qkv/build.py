@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from qkv.report import console, gate_table, stages
-from service.bundle import Precision
 from service.errors import StartupError
+from service.manifest import Precision
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qkv import __version__
-from service.bundle import SCHEMA_VERSION, sha256_file
+from service.bundle import sha256_file
+from service.manifest import SCHEMA_VERSION
 
 
 def cache_dir() -> Path:

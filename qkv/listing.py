@@ -10,8 +10,9 @@ from rich.text import Text
 
 from qkv.cache import cache_dir
 from qkv.report import console
-from service.bundle import MANIFEST, open_bundle, read_manifest
+from service.bundle import open_bundle, read_manifest
 from service.errors import StartupError
+from service.manifest import MANIFEST, TextManifest
 
 
 def list_bundles(dirs: Sequence[Path] | None) -> bool:
@@ -24,7 +25,7 @@ def list_bundles(dirs: Sequence[Path] | None) -> bool:
         _check_given(path)
     searched = list(dirs) if dirs else [path for path in (Path("bundles"), cache_dir()) if path.is_dir()]
     table = Table()
-    for heading in ("name", "family", "dim", "max tokens", "precision", "proof", "path", "state"):
+    for heading in ("name", "family", "dim", "max size", "precision", "proof", "path", "state"):
         table.add_column(heading, overflow="fold")
     states = []
     for path in _find(searched):
@@ -68,8 +69,8 @@ def _describe(path: Path) -> list[str]:
     return [
         manifest.name,
         manifest.family,
-        str(manifest.embedding.dim),
-        str(manifest.text.max_tokens),
+        str(manifest.embedding.dim) if isinstance(manifest, TextManifest) else "tensors",
+        ", ".join(map(str, manifest.max_sizes.values())),
         manifest.precision,
         manifest.proof.kind,
         str(path),

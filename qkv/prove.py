@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from qkv.report import console, gate_table, stages
-from service.bundle import PROBES, open_bundle
+from service.bundle import open_bundle
 from service.errors import StartupError
+from service.manifest import PROBES
 
 
 def prove(path: Path, *, form: Literal["quick", "full"]) -> bool:
@@ -30,9 +31,13 @@ def prove(path: Path, *, form: Literal["quick", "full"]) -> bool:
     from service.parity.battery import Runners, run_battery
     from service.parity.probes import check_probes, load_probes
     from service.runners.ort import OrtRunner
-    from service.runners.torch import TorchRunner
+    from service.runners.torch import open_reference
 
-    runners = Runners(subject=OrtRunner.open(bundle), reference=TorchRunner.open(bundle))
+    try:
+        reference = open_reference(bundle)
+    except ValueError as error:
+        raise StartupError(str(error)) from None
+    runners = Runners(subject=OrtRunner.open(bundle), reference=reference)
     with stages(console(is_stderr=True)) as progress:
         battery = run_battery(
             bundle.manifest,

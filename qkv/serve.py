@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from qkv.cache import cache_dir, cache_key
-from service.bundle import MANIFEST, Bundle, open_bundle
+from service.bundle import Bundle, open_bundle
 from service.errors import StartupError
+from service.manifest import MANIFEST, Manifest
 from service.runners.runtimes import check_runtimes
 
 DEFAULT_BUNDLE = Path("bundles/all-MiniLM-L6-v2")
@@ -67,7 +68,7 @@ def is_model_dir(path: Path) -> bool:
     return (path / CONFIG).is_file() or (path / MODULES).is_file()
 
 
-def prepare(source: Path, builder: Builder) -> Bundle:
+def prepare(source: Path, builder: Builder) -> Bundle[Manifest]:
     """The verified bundle of a path; a model directory is built into the cache, or found there.
 
     Raises StartupError naming the file and the field that is wrong.

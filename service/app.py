@@ -31,6 +31,7 @@ from service.api.tokenize import TokenizeBody, tokenize
 from service.bundle import Bundle
 from service.engine.engine import Engine
 from service.errors import StartupError
+from service.manifest import Manifest
 from service.middleware import Endpoint, Front
 from service.settings import Settings
 from service.state import Service
@@ -42,7 +43,7 @@ _REF = "#/components/schemas/{model}"
 
 _log = logging.getLogger(__name__)
 
-Open = Callable[[Bundle, Service], Engine]
+Open = Callable[[Bundle[Manifest], Service], Engine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class App(FastAPI):
         return self.openapi_schema
 
 
-def create_app(settings: Settings, prepare: Callable[[], Bundle], *, open_engine: Open | None = None) -> App:
+def create_app(settings: Settings, prepare: Callable[[], Bundle[Manifest]], *, open_engine: Open | None = None) -> App:
     """The app over one bundle.
 
     prepare: gives the verified bundle; called in the loader's thread, may take long, raises StartupError.
@@ -126,12 +127,12 @@ def create_app(settings: Settings, prepare: Callable[[], Bundle], *, open_engine
     return app
 
 
-def _open_engine(bundle: Bundle, service: Service) -> Engine:
+def _open_engine(bundle: Bundle[Manifest], service: Service) -> Engine:
     return Engine.start(bundle, service.settings, observer=service.metrics)
 
 
 @contextlib.asynccontextmanager
-async def _life(service: Service, prepare: Callable[[], Bundle], open_engine: Open) -> AsyncIterator[None]:
+async def _life(service: Service, prepare: Callable[[], Bundle[Manifest]], open_engine: Open) -> AsyncIterator[None]:
     tasks = contextlib.AsyncExitStack()
     loop = asyncio.get_running_loop()
 

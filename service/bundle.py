@@ -1,7 +1,8 @@
 """The bundle: the only thing that passes from export to service.
 
-A directory with `manifest.json` and the files it lists. `Manifest` is its exact content, `open_bundle` the only way in:
-it believes nothing that the checksums do not confirm. Knows no session: `runners.ort` compares the graphs themselves.
+A directory with `manifest.json`, whose exact content `service.manifest` describes, and the files it lists.
+`open_bundle` is the only way in: it believes nothing that the checksums do not confirm. Knows no session: `runners.ort`
+compares the graphs themselves.
 """
 
 from __future__ import annotations
@@ -10,164 +11,27 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from service.errors import StartupError
+from service.manifest import MANIFEST, PARITY, SCHEMA_VERSION, Manifest, TextManifest
 from service.parity.report import ParityReport
 
-SCHEMA_VERSION = 1
-MANIFEST = "manifest.json"
-WEIGHTS = "weights.safetensors"
-DERIVED = "derived.safetensors"
-TOKENIZER = "tokenizer.json"
-PROBES = "probes.safetensors"
-PARITY = "parity.json"
-
-Role = Literal["encode", "attend"]
-Precision = Literal["float32", "float16"]
-Proof = Literal["pytorch", "golden", "invariance"]
-Meaning = Literal[
-    "token_ids", "attention_mask", "token_types", "pooling_mask", "token_embeddings", "pooled", "attention"
-]
+_MANIFESTS: TypeAdapter[Manifest] = TypeAdapter(Annotated[Manifest, Field(discriminator="kind")])
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+M_co = TypeVar("M_co", bound=Manifest, covariant=True)
 
 
-class TensorSpec(_Frozen):
-    """One input or output of a graph. axes: words are symbolic, numbers are fixed."""
-
-    name: str
-    dtype: Literal["float32", "float16", "int64", "int32", "bool"]
-    axes: tuple[str | int, ...]
-    meaning: Meaning
-
-
-class GraphSpec(_Frozen):
-    """One ONNX file.
-
-    precision: of weights, hidden states and matrix products; inputs and outputs have types of their own.
-    masks: `any` = exact under every mask, `right` = padding on the right only.
-    """
-
-    role: Role
-    file: str
-    precision: Precision
-    providers: tuple[str, ...]
-    opset: int
-    masks: Literal["any", "right"]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-    def output(self, name: str) -> TensorSpec:
-        """The output of that name. Raises KeyError."""
-        return {spec.name: spec for spec in self.outputs}[name]
-
-
-class TextSpec(_Frozen):
-    """How text becomes ids. max_tokens: special tokens included; max_tokens_source: the file and key that set it."""
-
-    max_tokens: int = Field(ge=3)
-    max_tokens_source: str
-    vocab_size: int = Field(ge=1)
-    pad_token_id: int = Field(ge=0)
-    prompts: dict[str, str] = {}
-    default_prompt_name: str | None = None
-    include_prompt: bool = True
-
-
-class EmbeddingSpec(_Frozen):
-    """The vector: pooled by the graph, L2-normalised and cut on the host. token_dim: width of `token_embeddings`."""
-
-    dim: int = Field(ge=1)
-    token_dim: int = Field(ge=1)
-    pooling: tuple[str, ...]
-    pooling_source: str
-    normalize: bool
-
-
-class AttentionSpec(_Frozen):
-    """What `attend` gives: per layer `[batch, heads, seq, seq]` weights after softmax."""
-
-    layers: int = Field(ge=1)
-    heads: int = Field(ge=1)
-    head_dim: int = Field(ge=1)
-
-
-class ProofSpec(_Frozen):
-    """What shows that the graphs compute what the reference does."""
-
-    kind: Proof
-    reference: str
-    batch_invariant: Literal["proved", "unproved"]
-
-
-class Manifest(_Frozen):
-    """Identity, content and proof of one bundle.
-
-    files: SHA-256 of every other file of the bundle, by relative path.
-    source: SHA-256 of every file it was built from.
-    encoder: the shape of the model (`models.config.EncoderConfig`), which the PyTorch reference is built from.
-    embedding_space: SHA-256 over all that decides the vectors (weights, tokenizer, pooling, prompts, normalisation,
-    dimension, precision).
-    manifest_sha256: of this manifest's canonical form without this field.
-    """
-
-    schema_version: Literal[1]
-    name: str = Field(min_length=1)
-    family: str
-    encoder: dict[str, str | int | float]
-    source: dict[str, str]
-    created_by: dict[str, str]
-    num_parameters: int
-    proof: ProofSpec
-    graphs: tuple[GraphSpec, ...]
-    text: TextSpec
-    embedding: EmbeddingSpec
-    attention: AttentionSpec
-    embedding_space: str
-    files: dict[str, str]
-    manifest_sha256: str = ""
-
-    def graph(self, role: Role) -> GraphSpec:
-        """The graph of that role. Raises KeyError when the bundle has none."""
-        return {graph.role: graph for graph in self.graphs}[role]
-
-    @property
-    def precision(self) -> Precision:
-        """Of every graph: the weights of a bundle have one. Raises KeyError without a graph `encode`."""
-        return self.graph("encode").precision
-
-    @property
-    def file_names(self) -> tuple[str, ...]:
-        """What `files` must list."""
-        derived = (DERIVED,) if any(graph.precision == "float16" for graph in self.graphs) else ()
-        return (WEIGHTS, *derived, TOKENIZER, PROBES, PARITY, *(graph.file for graph in self.graphs))
-
-    def canonical_sha256(self) -> str:
-        """SHA-256 of the sorted, compact JSON of everything but `manifest_sha256`."""
-        content = self.model_dump(mode="json", exclude={"manifest_sha256"})
-        return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-    def sealed(self) -> Manifest:
-        """This manifest with its own checksum filled in."""
-        return self.model_copy(update={"manifest_sha256": self.canonical_sha256()})
-
-    def to_bytes(self) -> bytes:
-        """The only bytes that `manifest.json` may hold for this content."""
-        return orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2) + b"\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
+@dataclass(frozen=True)
+class Bundle(Generic[M_co]):
     """A directory whose manifest and files were verified."""
 
     path: Path
-    manifest: Manifest
+    manifest: M_co
 
     def file(self, name: str) -> Path:
         return self.path / name
@@ -179,7 +43,7 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def open_bundle(path: Path, *, verify_files: bool = True) -> Bundle:
+def open_bundle(path: Path, *, verify_files: bool = True) -> Bundle[Manifest]:
     """Read and verify a bundle. Raises StartupError naming the file and the field that is wrong.
 
     verify_files: compare every file with its SHA-256 (0.05 s for 90 MB); off only where the caller verifies later.
@@ -190,6 +54,22 @@ def open_bundle(path: Path, *, verify_files: bool = True) -> Bundle:
         verify_bundle_files(path, manifest)
         _check_parity(path, manifest)
     return Bundle(path, manifest)
+
+
+def open_text_bundle(path: Path, *, verify_files: bool = True) -> Bundle[TextManifest]:
+    """`open_bundle` for who needs one that takes text. Raises StartupError for another kind too."""
+    return Bundle(path, _of_text(path, open_bundle(path, verify_files=verify_files).manifest))
+
+
+def read_text_manifest(path: Path) -> TextManifest:
+    """`read_manifest` for who needs one that takes text. Raises StartupError for another kind too."""
+    return _of_text(path, read_manifest(path))
+
+
+def _of_text(path: Path, manifest: Manifest) -> TextManifest:
+    if not isinstance(manifest, TextManifest):
+        raise StartupError(f"{path}: a bundle that takes text is needed, this one takes {manifest.kind}")
+    return manifest
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -216,9 +96,11 @@ def read_manifest(path: Path) -> Manifest:
 def _parse(file: Path, raw: Any) -> Manifest:
     version = raw.get("schema_version") if isinstance(raw, Mapping) else None
     if version != SCHEMA_VERSION:
-        raise StartupError(f"{file}: schema_version is {version!r}, this build reads {SCHEMA_VERSION}")
+        raise StartupError(
+            f"{file}: schema_version is {version!r}, this build reads {SCHEMA_VERSION}: export the model again"
+        )
     try:
-        return Manifest.model_validate_json(orjson.dumps(raw))
+        return _MANIFESTS.validate_json(orjson.dumps(raw))
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
         raise StartupError(f"{file}: {faults}") from None
@@ -242,6 +124,15 @@ def verify_bundle_files(path: Path, manifest: Manifest) -> None:
 
 
 def _check_limits(path: Path, manifest: Manifest) -> None:
+    faults = _text_faults(manifest) if isinstance(manifest, TextManifest) else []
+    if len({graph.precision for graph in manifest.graphs}) > 1:
+        found = ", ".join(f"{graph.role} {graph.precision}" for graph in manifest.graphs)
+        faults.append(f"graphs: one bundle has one precision, got {found}")
+    if faults:
+        raise StartupError(f"{path / MANIFEST}: " + "; ".join(faults))
+
+
+def _text_faults(manifest: TextManifest) -> list[str]:
     encoder, text = manifest.encoder, manifest.text
     positions = int(encoder["max_positions"]) - int(encoder["position_offset"])
     faults = []
@@ -249,11 +140,7 @@ def _check_limits(path: Path, manifest: Manifest) -> None:
         faults.append(f"text.max_tokens is {text.max_tokens}, the position table has room for {positions}")
     if text.vocab_size != encoder["vocab_size"]:
         faults.append(f"text.vocab_size is {text.vocab_size}, encoder.vocab_size is {encoder['vocab_size']}")
-    if len({graph.precision for graph in manifest.graphs}) > 1:
-        found = ", ".join(f"{graph.role} {graph.precision}" for graph in manifest.graphs)
-        faults.append(f"graphs: one bundle has one precision, got {found}")
-    if faults:
-        raise StartupError(f"{path / MANIFEST}: " + "; ".join(faults))
+    return faults
 
 
 def _check_parity(path: Path, manifest: Manifest) -> None:

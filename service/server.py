@@ -20,6 +20,7 @@ from service.bundle import Bundle
 from service.connection import Connection
 from service.errors import StartupError
 from service.logs import configure_logging
+from service.manifest import Manifest
 from service.settings import Settings
 from service.signals import leave
 from service.state import Service
@@ -74,7 +75,7 @@ class DrainingServer(uvicorn.Server):
 
 def serve(
     settings: Settings,
-    prepare: Callable[[], Bundle],
+    prepare: Callable[[], Bundle[Manifest]],
     *,
     open_engine: Open | None = None,
     abandon: Callable[[], None] | None = None,

@@ -29,8 +29,9 @@ from bench.gpu import PEER, Compute, Device, Inputs, Shape, Speed, Timing, measu
 from export.bundle import export_model
 from export.source import locate
 from qkv.report import console, gate_table, stages
-from service.bundle import MANIFEST, PROBES, Bundle, Precision, open_bundle
+from service.bundle import Bundle, open_text_bundle
 from service.errors import StartupError
+from service.manifest import MANIFEST, PROBES, Precision, TextManifest
 from service.parity.battery import Runners, run_battery
 from service.parity.probes import check_probes, load_probes
 from service.parity.report import ParityReport
@@ -111,7 +112,7 @@ def _enter(findings: Findings, plan: Plan, largest: Inputs, name: str, opened: C
     return compute
 
 
-def _opener(plan: Plan, bundle: Bundle) -> Callable[[], Compute]:
+def _opener(plan: Plan, bundle: Bundle[TextManifest]) -> Callable[[], Compute]:
     """One call as the service makes it: arrays in, vectors out, both on the host."""
 
     def opened() -> Compute:
@@ -121,16 +122,16 @@ def _opener(plan: Plan, bundle: Bundle) -> Callable[[], Compute]:
     return opened
 
 
-def make_bundle(plan: Plan, precision: Precision) -> Bundle:
+def make_bundle(plan: Plan, precision: Precision) -> Bundle[TextManifest]:
     """The source's bundle, built and proved on the CPU unless it is there. Raises ExportError, StartupError."""
     path = plan.work / precision
     if not (path / MANIFEST).is_file():
         with stages(console(is_stderr=True)) as progress:
             export_model(plan.source, path, name=locate(plan.source).name, precision=precision, progress=progress)
-    return open_bundle(path)
+    return open_text_bundle(path)
 
 
-def place(bundle: Bundle, device: Device) -> dict[str, dict[str, int]]:
+def place(bundle: Bundle[TextManifest], device: Device) -> dict[str, dict[str, int]]:
     """How many nodes of each kind run where. Raises StartupError for a graph that does not open on the device."""
     provider, options = (CUDA, DEFAULT_CUDA.provider_options()) if device == "cuda" else (CPU, {})
     found = {}
@@ -141,7 +142,7 @@ def place(bundle: Bundle, device: Device) -> dict[str, dict[str, int]]:
     return found
 
 
-def prove(bundle: Bundle, runner: OrtRunner) -> dict[str, ParityReport]:
+def prove(bundle: Bundle[TextManifest], runner: OrtRunner) -> dict[str, ParityReport]:
     """The bundle's probes, and the quick battery against PyTorch in float32 on the CPU."""
     manifest = bundle.manifest
     roles = [graph.role for graph in manifest.graphs]

@@ -56,7 +56,7 @@ def _ids(value: list[Any], engine: Engine, name: str, param: str) -> TokenIds:
     # A bool is an int to Python, so the exact type is asked for, in C for all at once. The tokenizer checks the range.
     if not set(map(type, value)) <= {int}:
         index, bad = next((index, item) for index, item in enumerate(value) if type(item) is not int)
-        last = engine.manifest.text.vocab_size - 1
+        last = engine.texts.manifest.text.vocab_size - 1
         raise RequestError(
             f"{name}: token ids are integers 0…{last}, got {describe(bad)} at index {index}", param=param
         )

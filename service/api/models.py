@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from service.bundle import PARITY
 from service.engine.engine import Engine
 from service.errors import NotFoundError
+from service.manifest import DENSE, PARITY, Manifest, TensorManifest, TensorSpec, TextManifest
 
 
 def model_list(engine: Engine) -> bytes:
@@ -36,24 +36,51 @@ def model_detail(engine: Engine, model_id: str) -> bytes:
 def summary(engine: Engine) -> dict[str, Any]:
     """What a caller needs to know before the first request."""
     manifest = engine.manifest
+    return (
+        {
+            "id": manifest.name,
+            "object": "model",
+            "created": int(engine.bundle.path.stat().st_mtime),
+            "owned_by": "qkv",
+            "family": manifest.family,
+            "num_parameters": manifest.num_parameters,
+            "kind": manifest.kind,
+            "attention": _attention(manifest),
+            "proof": manifest.proof.model_dump(mode="json"),
+            "batch_invariant": manifest.proof.batch_invariant,
+            "limits": limits(engine),
+        }
+        | (_of_text(manifest) if isinstance(manifest, TextManifest) else _of_tensors(manifest))
+        | runtime(engine)
+    )
+
+
+def _of_text(manifest: TextManifest) -> dict[str, Any]:
     return {
-        "id": manifest.name,
-        "object": "model",
-        "created": int(engine.bundle.path.stat().st_mtime),
-        "owned_by": "qkv",
-        "family": manifest.family,
-        "num_parameters": manifest.num_parameters,
         "embedding": manifest.embedding.model_dump(mode="json"),
         "embedding_space": manifest.embedding_space,
         "max_input_tokens": manifest.text.max_tokens,
         "max_input_tokens_source": manifest.text.max_tokens_source,
         "prompts": sorted(manifest.text.prompts),
         "default_prompt_name": manifest.text.default_prompt_name,
-        "attention": manifest.attention.model_dump(mode="json") if _has_attention(engine) else None,
-        "proof": manifest.proof.model_dump(mode="json"),
-        "batch_invariant": manifest.proof.batch_invariant,
-        "limits": limits(engine),
-    } | runtime(engine)
+    }
+
+
+def _of_tensors(manifest: TensorManifest) -> dict[str, Any]:
+    graph = manifest.graph("encode")
+    return {
+        "inputs": [_tensor(spec) | {"is_required": spec.meaning != "mask"} for spec in graph.inputs],
+        "outputs": [_tensor(spec) for spec in graph.outputs],
+        "batching": manifest.tensors.batching,
+        "max_sizes": manifest.tensors.max_sizes,
+        "takes_empty_rows": manifest.tensors.takes_empty_rows,
+        "masks": graph.masks,
+    }
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    fields = {"name": spec.name, "dtype": spec.dtype, "axes": spec.axes, "meaning": spec.meaning}
+    return fields if spec.layout == DENSE else fields | {"layout": spec.layout.kind}
 
 
 def runtime(engine: Engine) -> dict[str, Any]:
@@ -77,5 +104,6 @@ def limits(engine: Engine) -> dict[str, Any]:
     }
 
 
-def _has_attention(engine: Engine) -> bool:
-    return any(graph.role == "attend" for graph in engine.manifest.graphs)
+def _attention(manifest: Manifest) -> dict[str, Any] | None:
+    spec = manifest.attention if manifest.attention_graph is not None else None
+    return spec.model_dump(mode="json") if spec is not None else None

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from service.bundle import AttentionSpec
 from service.engine.batch import RowResult
 from service.engine.request import AttentionChoice, LayerAttention
 from service.errors import RequestError
+from service.manifest import AttentionSpec
 
 _SAFETENSORS_BYTES_PER_VALUE = 4.0
 _SAFETENSORS_HINT = "ask /v1/encode for safetensors (Accept: application/vnd.safetensors, 4 bytes a value)"

@@ -1,66 +1,86 @@
 """Rows and calls: what waits, what runs together, and how one becomes the other and back.
 
 Pure functions over arrays. Knows no thread, no clock and no tokenizer: what each input and output means is in the
-manifest's tensor specs, so texts and, later, tensors travel the same way.
+manifest's tensor specs, so texts and tensors travel the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
-from service.bundle import GraphSpec, Role, TensorSpec
+from service.engine.layouts import own_shape
+from service.manifest import GraphSpec, Role, TensorSpec
 from service.runners.base import Array
 
 Heads = Literal["mean", "all"] | tuple[int, ...]
 
+# Absent ones are filled with 1 as far as the row goes.
+_MASKS = frozenset({"attention_mask", "pooling_mask", "mask"})
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence on its way to a graph.
+    """One sequence on its way to a graph, or several that belong together.
 
-    inputs: `[seq]` arrays by the graph's input names; absent ones are filled by `collate`.
+    inputs: arrays by the graph's input names, without the batch axis; absent ones are filled by `collate`.
+    sizes: of the symbolic axes. length: their sum, what the row costs in tokens.
     outputs: names of the graph outputs wanted for this row.
     heads: which heads of its attention weights are kept, and whether as their mean.
+    group: rows of different groups never share a call; None = this row shares with none.
     """
 
     inputs: Mapping[str, Array]
-    length: int
+    sizes: Mapping[str, int]
     role: Role
     outputs: tuple[str, ...]
     heads: Heads = "all"
+    group: Hashable | None = "any"
+    length: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", max(1, sum(self.sizes.values())))
 
 
 RowResult = dict[str, Array]
 
 
 def collate(graph: GraphSpec, rows: Sequence[Row], *, pad_token_id: int) -> dict[str, Array]:
-    """Pad rows on the right to one `[batch, seq]` array per graph input.
+    """Pad rows on the right to one array per graph input, batch first.
 
-    The attention mask comes from the lengths, never from the ids; an absent pooling mask is the attention mask.
+    An absent mask is 1 as far as the row goes, never taken from the ids.
     """
-    shape = (len(rows), max(row.length for row in rows))
-    return {spec.name: _stack(spec, rows, shape, pad_token_id) for spec in graph.inputs}
+    widths = _widths(rows)
+    return {spec.name: _stack(spec, rows, widths, pad_token_id) for spec in graph.inputs}
 
 
-def _stack(spec: TensorSpec, rows: Sequence[Row], shape: tuple[int, int], pad_token_id: int) -> Array:
-    is_mask = spec.meaning in ("attention_mask", "pooling_mask")
-    fill = pad_token_id if spec.meaning == "token_ids" else 0
-    batch = np.full(shape, fill, dtype=spec.dtype)
+def padded_length(rows: Sequence[Row]) -> int:
+    """What each row costs once it is padded to the others, in tokens."""
+    return max(1, sum(_widths(rows).values()))
+
+
+def _widths(rows: Sequence[Row]) -> dict[str, int]:
+    return {axis: max(row.sizes[axis] for row in rows) for axis in rows[0].sizes}
+
+
+def _stack(spec: TensorSpec, rows: Sequence[Row], widths: Mapping[str, int], pad_token_id: int) -> Array:
+    shape = [axis if isinstance(axis, int) else widths[axis] for axis in spec.axes[1:]]
+    fill = {"token_ids": pad_token_id, "index": -1}.get(spec.meaning, 0)
+    batch = np.full((len(rows), *shape), fill, dtype=spec.dtype)
     for index, row in enumerate(rows):
         values = row.inputs.get(spec.name)
-        if values is not None:
-            batch[index, : row.length] = values
-        elif is_mask:
-            batch[index, : row.length] = 1
+        if values is None and spec.meaning not in _MASKS:
+            continue
+        own = tuple(slice(row.sizes[axis]) if isinstance(axis, str) else slice(None) for axis in spec.axes[1:])
+        batch[(index, *own)] = 1 if values is None else values
     return batch
 
 
 def split(graph: GraphSpec, rows: Sequence[Row], outputs: Mapping[str, Array]) -> list[RowResult]:
-    """Give each row its own outputs, padding cut off along every `seq` axis, attention weights as its `heads` say.
+    """Give each row its own outputs, padding cut off along every symbolic axis, attention weights as its `heads` say.
 
     outputs: arrays by name, batch first. The results own their memory: no row keeps a whole batch or more heads alive.
     """
@@ -71,8 +91,8 @@ def split(graph: GraphSpec, rows: Sequence[Row], outputs: Mapping[str, Array]) -
 
 
 def _own(spec: TensorSpec, values: Array, row: Row) -> Array:
-    real = values[tuple(slice(row.length) if axis == "seq" else slice(None) for axis in spec.axes[1:])]
-    if spec.meaning != "attention" or row.heads == "all":
+    real = values[tuple(map(slice, own_shape(spec, row.sizes)))]
+    if spec.meaning != "attention" or row.heads == "all" or real.ndim < 3:
         return real.copy()
     if row.heads == "mean":
         mean: Array = real.mean(axis=0, keepdims=True, dtype=np.float32)

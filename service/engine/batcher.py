@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from service.bundle import Role
 from service.engine.batch import Row, RowResult
 from service.engine.policy import CallQueue, Ticket
 from service.errors import BackendError, NotReadyError, QueueFullError, RequestError, ServiceError
+from service.manifest import Role
 
 Outcome = RowResult | ServiceError
 Compute = Callable[[Role, Sequence[Row], bool], list[Outcome]]

@@ -16,6 +16,7 @@ from safetensors.numpy import save
 
 from service.engine.attention import BYTES_PER_TOKEN
 from service.engine.request import EncodedItem, EncodeResult, Include, LayerAttention, Token, TokenList
+from service.manifest import LayoutKind
 from service.runners.base import Array
 
 EncodingFormat = Literal["float", "base64"]
@@ -25,6 +26,15 @@ Json = dict[str, Any]
 _SLICE_VALUES = 2**15
 _SLICE_TOKENS = 2**12
 _SLICE_ITEMS = 64
+
+# What a layout has beside `offset`, which every answer names.
+_LAYOUT_FIELDS: Mapping[LayoutKind, tuple[str, ...]] = {
+    "strided": ("stride",),
+    "block": ("block",),
+    "summary": ("block", "tail"),
+    "global_keys": ("index",),
+    "global_queries": ("index",),
+}
 
 
 def native_json(result: EncodeResult, model: str, encoding_format: EncodingFormat) -> bytes:
@@ -113,11 +123,13 @@ def _token(token: Token) -> Json:
 
 
 def _layer(layer: LayerAttention, pack: Callable[[Array], Any] | None) -> Json:
+    layout = layer.layout
     fields: Json = {
         "layer": layer.layer,
         "heads": layer.heads,
-        "layout": "dense",
-        "offset": None,
+        "layout": layout.kind,
+        "offset": layout.offset if layout.kind == "band" else None,
+        **{name: getattr(layout, name) for name in _LAYOUT_FIELDS.get(layout.kind, ())},
         "shape": layer.weights.shape,
     }
     return fields if pack is None else fields | {"weights": pack(layer.weights)}

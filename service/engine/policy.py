@@ -4,17 +4,16 @@ A call starts from one row and takes those of about its length, longest first, u
 the padded tokens are used up: padding is the largest cost of mixed lengths. Which row it starts from is fair among
 requests, as in start-time fair queueing (Goyal, Vin and Cheng, 1996): the request that has had the least so far is
 next, so a short text never waits behind all of a long list. Every few calls it is the oldest row's turn instead, so
-nothing waits for ever. Rows of different graphs never share a call.
+nothing waits for ever. Rows of different graphs or groups never share a call.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from service.bundle import Role
 from service.engine.batch import Row
 
 MIN_WIDTH_SHARE = 0.75
@@ -41,6 +40,11 @@ class Ticket:
     flow: Flow
     is_waiting: bool = True
 
+    @property
+    def group(self) -> Hashable:
+        """Equal for rows that may share a call."""
+        return self if self.row.group is None else (self.row.role, self.row.group)
+
 
 @dataclass(slots=True)
 class CallQueue:
@@ -57,7 +61,7 @@ class CallQueue:
     _num_waiting: int = 0
     _num_discarded: int = 0
     _arrivals: deque[Ticket] = field(default_factory=deque)
-    _by_length: dict[Role, dict[int, deque[Ticket]]] = field(default_factory=dict)
+    _by_length: dict[Hashable, dict[int, deque[Ticket]]] = field(default_factory=dict)
     _least_served: list[tuple[int, int, Flow]] = field(default_factory=list)
 
     def push(self, rows: Sequence[Row]) -> list[Ticket]:
@@ -69,7 +73,7 @@ class CallQueue:
         for ticket in tickets:
             row = ticket.row
             self._arrivals.append(ticket)
-            self._by_length.setdefault(row.role, {}).setdefault(row.length, deque()).append(ticket)
+            self._by_length.setdefault(ticket.group, {}).setdefault(row.length, deque()).append(ticket)
             self.num_tokens += row.length
         self._num_waiting += len(tickets)
         heapq.heappush(self._least_served, (flow.num_served, flow.number, flow))
@@ -96,6 +100,8 @@ class CallQueue:
         share = self.max_call_tokens if num_idle == 1 else max(MIN_CALL_TOKENS, -(-self.num_tokens // num_idle))
         self._leave(first)
         call = [first, *self._mates(first, min(share, self.max_call_tokens))]
+        if not self._by_length[first.group]:
+            del self._by_length[first.group]  # groups may be as many as rows
         for ticket in call:
             ticket.flow.num_served += ticket.row.length
         for flow in {ticket.flow for ticket in call}:
@@ -119,7 +125,7 @@ class CallQueue:
 
     def _mates(self, first: Ticket, budget: int) -> Iterator[Ticket]:
         """Waiting rows that share the call of the first, taken out of the queue as they are given."""
-        lengths = self._by_length[first.row.role]
+        lengths = self._by_length[first.group]
         width, num_rows = first.row.length, 1
         for length in sorted((n for n in lengths if n * MIN_WIDTH_SHARE <= width), reverse=True):
             while (ticket := _head(lengths[length])) is not None:
@@ -144,11 +150,13 @@ class CallQueue:
         self._arrivals = _waiting(self._arrivals)
         self._least_served = [entry for entry in self._least_served if _head(entry[2].tickets) is not None]
         heapq.heapify(self._least_served)
-        for lengths in self._by_length.values():
+        for group, lengths in list(self._by_length.items()):
             for length in list(lengths):
                 lengths[length] = _waiting(lengths[length])
                 if not lengths[length]:
                     del lengths[length]
+            if not lengths:
+                del self._by_length[group]
 
 
 def _head(tickets: deque[Ticket]) -> Ticket | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 
-from service.bundle import PROBES, Bundle, Role
+from service.bundle import Bundle
 from service.errors import StartupError
+from service.manifest import PROBES, Manifest, Role
 from service.parity.probes import Probes, check_probes
 from service.runners.base import Runner
 
@@ -16,7 +17,7 @@ _log = logging.getLogger(__name__)
 class GraphProofs:
     """What is known of each graph. A fault is found once and remembered: a broken graph is never tried again."""
 
-    def __init__(self, bundle: Bundle, runner: Runner, probes: Probes | None) -> None:
+    def __init__(self, bundle: Bundle[Manifest], runner: Runner, probes: Probes | None) -> None:
         """probes: None only where a fake model runs."""
         self._bundle = bundle
         self._runner = runner

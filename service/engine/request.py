@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
 from service.engine.answers import Hold
 from service.engine.batch import Heads
 from service.engine.truncation import SPECIAL
+from service.manifest import DENSE, LayoutSpec
 from service.runners.base import Array
 from service.settings import Truncate
 
@@ -129,11 +130,15 @@ class TokenList(Sequence[Token]):
 
 @dataclass(frozen=True, slots=True)
 class LayerAttention:
-    """Weights of one layer. weights: `[heads, seq, seq]` float32; one averaged matrix when heads is `mean`."""
+    """Weights of one layer, or of one part of it. layout: which key each column stands for.
+
+    weights: `[heads, query rows, key columns]` float32; one averaged matrix when heads is `mean`.
+    """
 
     layer: int
     heads: Literal["mean"] | tuple[int, ...]
     weights: Array
+    layout: LayoutSpec = DENSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +164,36 @@ class EncodeResult:
     items: list[EncodedItem]
     num_tokens: int
     embedding_space: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRequest:
+    """A parsed request for tensors, the same for every dialect.
+
+    tensors: arrays by input name, batch first. outputs: names of the graph outputs wanted; None = all but attention.
+    attention: which weights are wanted as attention; expand: as dense matrices, whatever the layout of the module.
+    bytes_per_value, hold: as of `EncodeRequest`.
+    """
+
+    tensors: Mapping[str, Array]
+    outputs: tuple[str, ...] | None = None
+    attention: AttentionChoice | None = None
+    expand: bool = False
+    bytes_per_value: float = 12.5
+    hold: Hold | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorItem:
+    """The answer for one row of the batch. outputs: arrays by output name, without the batch axis."""
+
+    outputs: Mapping[str, Array]
+    attention: tuple[LayerAttention, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorResult:
+    """The answer for a whole request, in the order of the batch. num_tokens: positions that were run."""
+
+    items: list[TensorItem]
+    num_tokens: int

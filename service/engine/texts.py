@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from service.bundle import TOKENIZER, Bundle
+from service.bundle import Bundle
 from service.engine.attention import check_response_size
 from service.engine.request import EncodeRequest, Text, TokenList
 from service.engine.tokenizer import Encoding, TextTokenizer
 from service.errors import NotReadyError, RequestError
+from service.manifest import TOKENIZER, TextManifest
 from service.runners.cpus import usable_cpus
 from service.settings import Settings, Truncate
 
@@ -18,7 +19,7 @@ from service.settings import Settings, Truncate
 class TextStage:
     """Turns a request's inputs into encodings. Used by one event loop; requests take turns in its threads."""
 
-    def __init__(self, bundle: Bundle, settings: Settings) -> None:
+    def __init__(self, bundle: Bundle[TextManifest], settings: Settings) -> None:
         """Raises StartupError when the bundle's tokenizer cannot be used."""
         manifest = bundle.manifest
         self._tokenizer = TextTokenizer(

@@ -15,11 +15,11 @@ from typing import Literal
 import numpy as np
 import tokenizers
 
-from service.bundle import TextSpec
 from service.engine.request import ABSENT, Input, Text, TokenList
 from service.engine.token_ids import Place, check_frame, check_range, find_frame
 from service.engine.truncation import SPECIAL, kept_positions
 from service.errors import RequestError, StartupError
+from service.manifest import TextSpec
 from service.runners.base import Array
 from service.settings import Truncate
 

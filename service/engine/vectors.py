@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from service.bundle import Manifest
+from service.manifest import TextManifest
 from service.runners.base import Array
 
 
@@ -24,7 +24,7 @@ def finish(vector: Array, normalize: bool, dimensions: int | None) -> Array:
     return unit
 
 
-def vector_space(manifest: Manifest, normalize: bool | None, dimensions: int | None) -> str:
+def vector_space(manifest: TextManifest, normalize: bool | None, dimensions: int | None) -> str:
     """The space of a reply's vectors: the bundle's own, or one derived from it when the request changes the vectors."""
     is_normalized = manifest.embedding.normalize if normalize is None else normalize
     if is_normalized == manifest.embedding.normalize and dimensions in (None, manifest.embedding.dim):

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from service.bundle import GraphSpec, Manifest
+import numpy as np
+
+from service.engine.layouts import Sizes
+from service.manifest import GraphSpec, Manifest
 from service.parity.cases import FORMS, Case, Form, make_cases, pad_inputs, select_inputs
 from service.parity.checks import select_output
-from service.parity.judge import Comparison, Judge, Outputs, battery_limits, roles_of
+from service.parity.judge import Comparison, Judge, Outputs, battery_limits, dense_axes, gather
 from service.parity.report import Ledger, ParityReport, environment_of
 from service.runners.base import Array, Runner
 
@@ -60,13 +63,14 @@ def run_battery(
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """The same rows in another batch. rows, width: which of the original's values the variant must give again."""
+    """The same rows in another batch. rows, sizes: which of the original's values the variant must give again."""
 
     gate: str
     where: str
     inputs: Mapping[str, Array]
+    own_sizes: Sizes
     rows: Sequence[int]
-    width: int
+    sizes: Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,60 +81,106 @@ class _Battery:
 
     def check(self, case: Case) -> None:
         """Ask one case everything. The graphs take turns in the checks of invariance."""
-        manifest = self.judge.manifest
-        graphs = [manifest.graph(role) for role in roles_of(manifest)]
+        manifest, sizes = self.judge.manifest, case.masks.sizes
+        graphs = [manifest.graph(role) for role in manifest.roles]
         with self.judge.case(case.name):
-            expected = self.judge.run(self.runners.reference, graphs[-1], case.inputs, self._names(graphs[-1], case))
+            last = graphs[-1]
+            raw = self.judge.run(self.runners.reference, last, case.inputs, self._names(last, case), sizes)
+            expected = gather(last, raw, case.inputs, sizes)
             found = [self._check_graph(graph, case, expected) for graph in graphs]
             if len(graphs) > 1:
-                self.judge.same("roles", graphs[0], Comparison(found[0], found[1], case.masks, case.name))
+                self._same("roles", graphs[0], case, (found[0], found[1]), case.name)
             turn = case.index % len(graphs)
+            if "repeated" in self.judge.ledger.limits:
+                self._check_repeated(graphs[turn], case, found[turn])
             for variant in _variants(manifest, case):
                 self._check_variant(graphs[turn], case, found[turn], variant)
 
-    def _check_graph(self, graph: GraphSpec, case: Case, expected: Outputs) -> Outputs:
-        found = self.judge.run(self.runners.subject, graph, case.inputs, self._names(graph, case))
-        pair = Comparison(found, expected, case.masks, f"{case.name}, {graph.role}")
-        self.judge.sound(graph, pair)
-        self.judge.expect(graph, pair)
-        return found
+    def _check_graph(self, graph: GraphSpec, case: Case, expected: Outputs) -> dict[str, Array]:
+        sizes, where = case.masks.sizes, f"{case.name}, {graph.role}"
+        raw = self.judge.run(self.runners.subject, graph, case.inputs, self._names(graph, case), sizes)
+        found = gather(graph, raw, case.inputs, sizes)
+        self.judge.sound(graph, raw, found, case.masks, where)
+        self.judge.expect(graph, Comparison(found, expected, case.masks, where))
+        return raw
 
-    def _check_variant(self, graph: GraphSpec, case: Case, original: Outputs, variant: _Variant) -> None:
-        outputs = self.judge.run(self.runners.subject, graph, variant.inputs, list(original))
+    def _check_repeated(self, graph: GraphSpec, case: Case, original: Mapping[str, Array]) -> None:
+        """The same call again, bit for bit: nothing is drawn at random."""
+        again = self.judge.run(self.runners.subject, graph, case.inputs, list(original), case.masks.sizes)
+        for name, values in again.items():
+            differs = float(np.count_nonzero(values != original[name]))
+            self.judge.ledger.note("repeated", differs, f"{case.name}: {name}")
+
+    def _check_variant(self, graph: GraphSpec, case: Case, original: Mapping[str, Array], variant: _Variant) -> None:
+        raw = self.judge.run(self.runners.subject, graph, variant.inputs, list(original), variant.own_sizes)
         rows = range(len(variant.rows))
-        found = {name: select_output(graph.output(name), outputs[name], rows, variant.width) for name in outputs}
+        found = {name: select_output(graph.output(name), values, rows, variant.sizes) for name, values in raw.items()}
         expected = {
-            name: select_output(graph.output(name), original[name], variant.rows, variant.width) for name in original
+            name: select_output(graph.output(name), values, variant.rows, variant.sizes)
+            for name, values in original.items()
         }
-        masks = case.masks.select(variant.rows, variant.width)
-        where = f"{case.name}, {graph.role}, {variant.where}"
-        self.judge.same(variant.gate, graph, Comparison(found, expected, masks, where))
+        inputs = select_inputs(graph, case.inputs, variant.rows, variant.sizes)
+        masks = case.masks.select(variant.rows, variant.sizes)
+        part = Case(case.name, case.index, len(rows), inputs, masks)
+        self._same(variant.gate, graph, part, (found, expected), f"{case.name}, {graph.role}, {variant.where}")
+
+    def _same(
+        self, gate: str, graph: GraphSpec, case: Case, pair: tuple[Mapping[str, Array], Mapping[str, Array]], where: str
+    ) -> None:
+        known = {spec.name for spec in graph.outputs}
+        found, expected = (
+            gather(graph, {n: v for n, v in raw.items() if n in known}, case.inputs, case.masks.sizes) for raw in pair
+        )
+        self.judge.same(gate, graph, Comparison(found, expected, case.masks, where))
 
     def _names(self, graph: GraphSpec, case: Case) -> list[str]:
         """Every output, but only as many layers of attention as the cap allows, other ones in each case."""
-        attention = [spec.name for spec in graph.outputs if spec.meaning == "attention"]
-        batch, seq = case.shape
-        layer_bytes = self.judge.manifest.attention.heads * batch * seq * seq * 4
-        count = min(len(attention), max(1, self.form.max_case_bytes // layer_bytes))
-        chosen = {attention[(case.index * count + step) % len(attention)] for step in range(count)}
-        return [spec.name for spec in graph.outputs if spec.meaning != "attention" or spec.name in chosen]
+        layers = sorted({spec.layer for spec in graph.attention})
+        names = [spec.name for spec in graph.outputs if spec.meaning != "attention"]
+        if not layers:
+            return names
+        queries, keys = (case.masks.sizes[axis] for axis in dense_axes(graph))
+        heads = self.judge.manifest.attention.heads if self.judge.manifest.attention is not None else 1
+        layer_bytes = heads * case.batch * queries * keys * 4
+        count = min(len(layers), max(1, self.form.max_case_bytes // layer_bytes))
+        chosen = {layers[(case.index * count + step) % len(layers)] for step in range(count)}
+        return names + [spec.name for spec in graph.attention if spec.layer in chosen]
 
 
 def _variants(manifest: Manifest, case: Case) -> Iterator[_Variant]:
     """The case's rows alone, the batch with more padding, and the batch in another order."""
-    batch, seq = case.shape
-    rows = range(batch)
+    if manifest.batching == "alone":
+        return
+    graph, sizes = manifest.graph("encode"), case.masks.sizes
+    rows = range(case.batch)
     for row in rows:
-        real = case.masks.attention[row].nonzero()[0]
-        width = int(real[-1]) + 1 if len(real) else 0
-        if width and (batch, seq) != (1, width):
-            alone = select_inputs(case.inputs, [row], width)
-            yield _Variant("alone", f"row {row} alone", alone, [row], width)
-    wider = min(seq + 1 + case.index % 7, manifest.text.max_tokens)
-    if wider > seq:
-        graph = manifest.graph("encode")
-        padded = pad_inputs(graph, case.inputs, wider, pad_token_id=manifest.text.pad_token_id)
-        yield _Variant("padded", f"padded to {wider}", padded, rows, seq)
-    if batch > 1:
-        order = [*range(1, batch), 0]
-        yield _Variant("permuted", "rows rotated", select_inputs(case.inputs, order, seq), order, seq)
+        own = _own_sizes(manifest, case, row)
+        if own is not None and (case.batch > 1 or own != sizes):
+            alone = select_inputs(graph, case.inputs, [row], own)
+            yield _Variant("alone", f"row {row} alone", alone, own, [row], own)
+    wider = {axis: min(size + 1 + case.index % 7, manifest.max_sizes[axis]) for axis, size in sizes.items()}
+    if manifest.batching == "padded" and wider != sizes:
+        padded = pad_inputs(manifest, case.inputs, wider)
+        yield _Variant("padded", f"padded to {_told(wider)}", padded, wider, rows, sizes)
+    if case.batch > 1:
+        order = [*range(1, case.batch), 0]
+        rotated = select_inputs(graph, case.inputs, order, sizes)
+        yield _Variant("permuted", "rows rotated", rotated, sizes, order, sizes)
+
+
+def _own_sizes(manifest: Manifest, case: Case, row: int) -> dict[str, int] | None:
+    """A row's sizes without padding at its end, None for a row that has nothing real. Equal shapes have no padding."""
+    if manifest.batching != "padded":
+        return case.masks.sizes
+    own = {}
+    for axis, keep in case.masks.axes.items():
+        real = keep[row].nonzero()[0]
+        # An axis of positions on another one may be empty of them, and is not cut to nothing.
+        own[axis] = int(real[-1]) + 1 if len(real) else 0
+    if "seq" in own and not own["seq"]:
+        return None
+    return {axis: size or (case.masks.sizes[axis]) for axis, size in own.items()}
+
+
+def _told(sizes: Sizes) -> str:
+    return " × ".join(map(str, sizes.values()))

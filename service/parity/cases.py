@@ -1,17 +1,19 @@
-"""Generated cases of the battery: random ids under every kind of mask that a graph claims, the same every time."""
+"""Generated cases of the battery: random inputs under every kind of mask that a graph claims, the same every time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal
 
 import numpy as np
 
-from service.bundle import GraphSpec, Manifest, TensorSpec
+from service.engine.layouts import Sizes
+from service.manifest import GraphSpec, Manifest, TensorManifest, TensorSpec
 from service.runners.base import Array
 
+_MASK_MEANINGS = frozenset({"attention_mask", "mask"})
 MaskKind = Literal["full", "right", "left", "holes", "empty"]
 
 MASK_KINDS: Mapping[str, tuple[MaskKind, ...]] = {
@@ -24,87 +26,166 @@ MASK_KINDS: Mapping[str, tuple[MaskKind, ...]] = {
 class Form:
     """How much is tried.
 
-    num_long_seeds: seeds under which the model's limit itself is a length; lengths: the others, as far as below it.
-    max_case_tokens: cap of batch × length (a lone row of any length is tried); max_case_bytes: cap of the attention
-    weights of one case, above which it compares fewer layers.
+    num_long_seeds: seeds under which the largest size itself is tried; lengths: the others, as far as below it.
+    max_size: no axis is tried at more; max_case_tokens: cap of batch × length (a lone row of any length is tried);
+    max_case_bytes: cap of the attention weights of one case, above which it compares fewer layers.
     """
 
     num_seeds: int
     num_long_seeds: int
     batches: tuple[int, ...]
     lengths: tuple[int, ...]
+    max_size: int
     max_case_tokens: int
     max_case_bytes: int
 
 
 FORMS: Mapping[str, Form] = {
-    "quick": Form(2, 1, (1, 2, 3, 8), (1, 2, 5, 21), max_case_tokens=512, max_case_bytes=64 * 2**20),
+    "quick": Form(2, 1, (1, 2, 3, 8), (1, 2, 5, 21), max_size=512, max_case_tokens=512, max_case_bytes=64 * 2**20),
     "full": Form(
         5,
         3,
         (1, 2, 3, 8),
         (1, 2, 3, 5, 7, 16, 17, 33, 63, 64, 65, 129),
+        max_size=1024,
         max_case_tokens=1024,
         max_case_bytes=256 * 2**20,
     ),
 }
+# An axis of positions on another one, such as global tokens: few are usual.
+_MAX_INDEX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """What is real in a batch, as bool. attention, pooling: [batch, seq]."""
+    """What is real in a batch, as bool.
 
-    attention: Array
+    axes: `[batch, size]` by symbolic axis, all True where no mask says otherwise. pairs: `[batch, queries, keys]` by
+    the axes of a mask that has both. pooling: `[batch, seq]`, what is pooled of `seq`.
+    """
+
+    axes: Mapping[str, Array]
     pooling: Array
+    pairs: Mapping[tuple[str, str], Array] = field(default_factory=dict)
 
-    def select(self, rows: Sequence[int], width: int) -> Masks:
-        """Some rows, cut to a width."""
-        return Masks(self.attention[list(rows), :width], self.pooling[list(rows), :width])
+    @property
+    def attention(self) -> Array:
+        """`[batch, seq]`"""
+        return self.axes["seq"]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of every symbolic axis."""
+        return {axis: keep.shape[1] for axis, keep in self.axes.items()}
+
+    def select(self, rows: Sequence[int], sizes: Sizes) -> Masks:
+        """Some rows, cut to smaller sizes."""
+        chosen = list(rows)
+        return Masks(
+            {axis: keep[chosen, : sizes[axis]] for axis, keep in self.axes.items()},
+            self.pooling[chosen, : sizes.get("seq", 0)],
+            {(q, k): keep[chosen, : sizes[q], : sizes[k]] for (q, k), keep in self.pairs.items()},
+        )
+
+    def real(self, spec: TensorSpec) -> Array:
+        """Where an output means something, broadcastable to it: at the real positions of its own axes."""
+        batch = len(next(iter(self.axes.values()))) if self.axes else 1
+        found = np.ones((batch, *([1] * (len(spec.axes) - 1))), dtype=bool)
+        for place, axis in enumerate(spec.axes):
+            if axis in self.axes:
+                shape = [batch, *([1] * (len(spec.axes) - 1))]
+                shape[place] = -1
+                found = found & self.axes[str(axis)].reshape(shape)
+        return found
+
+    def columns(self, queries: str, keys: str) -> Array:
+        """Which keys each query may attend to, be it real or not. -> `[batch, queries, keys]`"""
+        columns = np.repeat(self.axes[keys][:, None, :], self.axes[queries].shape[1], axis=1)
+        return columns & self.pairs[queries, keys] if (queries, keys) in self.pairs else columns
+
+    def kept(self, queries: str, keys: str) -> Array:
+        """Which keys each real query may attend to. -> `[batch, queries, keys]`"""
+        kept: Array = self.columns(queries, keys) & self.axes[queries][:, :, None]
+        return kept
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One batch. name: the text by which to find it again; inputs: `[batch, seq]` arrays by graph input."""
+    """One batch. name: the text by which to find it again; inputs: arrays by graph input, batch first."""
 
     name: str
     index: int
+    batch: int
     inputs: Mapping[str, Array]
     masks: Masks
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """batch and seq."""
-        batch, seq = self.masks.attention.shape
-        return batch, seq
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The shape of one case, and the seed of its values."""
+    """The shape of one case, and the seed of its values. sizes: of every symbolic axis."""
 
     seed: int
     batch: int
-    seq: int
+    sizes: Sizes
     kind: MaskKind
 
+    @property
+    def longest(self) -> int:
+        """The largest size."""
+        return max(self.sizes.values(), default=1)
+
     def __str__(self) -> str:
-        return f"seed {self.seed}, batch {self.batch}, seq {self.seq}, {self.kind} mask"
+        sizes = ", ".join(f"{axis} {size}" for axis, size in self.sizes.items())
+        return ", ".join(filter(None, (f"seed {self.seed}", f"batch {self.batch}", sizes, f"{self.kind} mask")))
 
 
 def make_cases(manifest: Manifest, form: Form) -> list[Case]:
     """Every case of a form, small ones first within a seed."""
+    return [make_case(manifest, layout, index) for index, layout in enumerate(_layouts(manifest, form))]
+
+
+def mask_kinds(manifest: Manifest) -> tuple[MaskKind, ...]:
+    """The kinds of mask that a bundle claims to be right under."""
     graph = manifest.graph("encode")
-    layouts = _layouts(graph, form, manifest.text.max_tokens)
-    return [make_case(manifest, layout, index) for index, layout in enumerate(layouts)]
+    if not any(spec.meaning in _MASK_MEANINGS for spec in graph.inputs):
+        return ("full",)
+    kinds = MASK_KINDS[graph.masks]
+    return kinds if _takes_empty_rows(manifest) else tuple(kind for kind in kinds if kind != "empty")
 
 
-def _layouts(graph: GraphSpec, form: Form, max_tokens: int) -> Iterator[Layout]:
-    shorter = [length for length in form.lengths if length < max_tokens]
+def _takes_empty_rows(manifest: Manifest) -> bool:
+    return manifest.tensors.takes_empty_rows if isinstance(manifest, TensorManifest) else True
+
+
+def _layouts(manifest: Manifest, form: Form) -> Iterator[Layout]:
+    batches = (1,) if manifest.batching == "alone" else form.batches
+    limit = min(max(manifest.max_sizes.values(), default=1), form.max_size)
+    shorter = [length for length in sorted({*form.lengths, *_edges(manifest)}) if length < limit]
     for seed in range(form.num_seeds):
-        lengths = [*shorter, max_tokens] if seed < form.num_long_seeds else shorter
-        for seq, batch, kind in product(lengths, form.batches, MASK_KINDS[graph.masks]):
-            if _is_possible(kind, batch, seq) and (batch == 1 or batch * seq <= form.max_case_tokens):
-                yield Layout(seed, batch, seq, kind)
+        lengths = [*shorter, limit] if seed < form.num_long_seeds else shorter
+        for place, batch, kind in product(range(len(lengths)), batches, mask_kinds(manifest)):
+            layout = Layout(seed, batch, _sizes(manifest, lengths, place), kind)
+            is_small = batch == 1 or batch * layout.longest <= form.max_case_tokens
+            if is_small and _is_possible(kind, batch, layout.longest):
+                yield layout
+
+
+def _edges(manifest: Manifest) -> set[int]:
+    """The lengths around the windows and blocks of local attention, where its mistakes would be."""
+    layouts = [spec.layout for spec in manifest.graph("encode").attention]
+    steps = {abs(layout.offset) for layout in layouts} | {layout.stride for layout in layouts}
+    steps |= {layout.block for layout in layouts}
+    return {step + near for step in steps if step > 1 for near in (-1, 0, 1)}
+
+
+def _sizes(manifest: Manifest, lengths: Sequence[int], place: int) -> dict[str, int]:
+    """Sizes that differ from axis to axis."""
+    counts = {spec.axes[-1] for spec in manifest.graph("encode").inputs if spec.meaning == "index"}
+    sizes = {}
+    for step, (axis, limit) in enumerate(manifest.max_sizes.items()):
+        size = lengths[(place + step) % len(lengths)]
+        sizes[axis] = min(size, limit, _MAX_INDEX if axis in counts else limit)
+    return sizes
 
 
 def _is_possible(kind: MaskKind, batch: int, seq: int) -> bool:
@@ -115,26 +196,60 @@ def _is_possible(kind: MaskKind, batch: int, seq: int) -> bool:
 def make_case(manifest: Manifest, layout: Layout, index: int) -> Case:
     """Random inputs of a layout. Two of every four have a prompt dropped from their pooling masks."""
     kinds = MASK_KINDS["any"]
-    rng = np.random.default_rng([layout.seed, layout.batch, layout.seq, kinds.index(layout.kind)])
-    attention = _attention_mask(layout, rng)
+    rng = np.random.default_rng([layout.seed, layout.batch, *layout.sizes.values(), kinds.index(layout.kind)])
+    graph = manifest.graph("encode")
+    axes = {axis: _axis_mask(graph, layout, axis, rng) for axis in layout.sizes}
     is_prompt_dropped = index // 2 % 2 == 1  # in step with neither graph, which take turns
-    masks = Masks(attention, _drop_prefix(attention, rng) if is_prompt_dropped else attention)
-    inputs = {spec.name: _values(manifest, spec, masks, rng) for spec in manifest.graph("encode").inputs}
-    return Case(f"{layout}, prompt dropped" if is_prompt_dropped else str(layout), index, inputs, masks)
+    has_prompt = is_prompt_dropped and any(spec.meaning == "pooling_mask" for spec in graph.inputs)
+    seq = axes.get("seq", np.ones((layout.batch, 0), dtype=bool))
+    pooling = _drop_prefix(seq, rng) if has_prompt else seq
+    inputs: dict[str, Array] = {}
+    masks = Masks(
+        axes, pooling, {_pair(spec): _pair_mask(layout, spec, rng) for spec in graph.inputs if _is_pair(spec)}
+    )
+    for spec in graph.inputs:
+        inputs[spec.name] = _values(spec, layout, masks, rng)
+        if spec.meaning == "index":
+            axes[str(spec.axes[-1])] = inputs[spec.name] >= 0
+    return Case(f"{layout}, prompt dropped" if has_prompt else str(layout), index, layout.batch, inputs, masks)
 
 
-def _attention_mask(layout: Layout, rng: np.random.Generator) -> Array:
-    shape = (layout.batch, layout.seq)
+def _axis_mask(graph: GraphSpec, layout: Layout, axis: str, rng: np.random.Generator) -> Array:
+    has_mask = any(spec.meaning in _MASK_MEANINGS and spec.axes[1:] == (axis,) for spec in graph.inputs)
+    shape = (layout.batch, layout.sizes[axis])
+    return _mask(layout, shape, rng) if has_mask else np.ones(shape, dtype=bool)
+
+
+def _is_pair(spec: TensorSpec) -> bool:
+    return spec.meaning == "mask" and len(spec.axes) == 3
+
+
+def _pair(spec: TensorSpec) -> tuple[str, str]:
+    return str(spec.axes[1]), str(spec.axes[2])
+
+
+def _pair_mask(layout: Layout, spec: TensorSpec, rng: np.random.Generator) -> Array:
+    queries, keys = (layout.sizes[axis] for axis in _pair(spec))
+    if layout.kind == "holes":
+        mask = rng.random((layout.batch, queries, keys)) < 0.6
+        mask[:, :, 0] = True
+        return mask
+    columns = _mask(layout, (layout.batch, keys), rng)
+    return np.repeat(columns[:, None, :], queries, axis=1)
+
+
+def _mask(layout: Layout, shape: tuple[int, int], rng: np.random.Generator) -> Array:
+    batch, seq = shape
     if layout.kind == "full":
         return np.ones(shape, dtype=bool)
     if layout.kind == "holes":
         mask = rng.random(shape) < 0.6
-        mask[np.arange(layout.batch), rng.integers(0, layout.seq, layout.batch)] = True
+        mask[np.arange(batch), rng.integers(0, seq, batch)] = True
         return mask
-    lengths = rng.integers(1, layout.seq + 1, layout.batch)
-    if layout.batch > 1:
-        lengths[0] = layout.seq
-    mask = np.arange(layout.seq) < lengths[:, None]
+    lengths = rng.integers(1, seq + 1, batch)
+    if batch > 1:
+        lengths[0] = seq
+    mask = np.arange(seq) < lengths[:, None]
     if layout.kind == "empty":
         mask[-1] = False
     return mask[:, ::-1].copy() if layout.kind == "left" else mask
@@ -148,30 +263,69 @@ def _drop_prefix(mask: Array, rng: np.random.Generator) -> Array:
     return kept
 
 
-def _values(manifest: Manifest, spec: TensorSpec, masks: Masks, rng: np.random.Generator) -> Array:
-    shape = masks.attention.shape
-    if spec.meaning == "token_ids":
-        # Masked positions get random ids too: what stands under a mask must not matter.
-        return rng.integers(0, manifest.text.vocab_size, shape).astype(spec.dtype)
-    if spec.meaning == "token_types":
-        return rng.integers(0, int(manifest.encoder.get("num_token_types", 1)), shape).astype(spec.dtype)
+def _values(spec: TensorSpec, layout: Layout, masks: Masks, rng: np.random.Generator) -> Array:
+    """Masked positions get random values too: what stands under a mask must not matter."""
+    shape = [layout.batch, *(axis if isinstance(axis, int) else layout.sizes[axis] for axis in spec.axes[1:])]
     if spec.meaning == "pooling_mask":
         return masks.pooling.astype(spec.dtype)
-    if spec.meaning == "attention_mask":
-        return masks.attention.astype(spec.dtype)
-    raise ValueError(f"{spec.name}: the battery has no values that mean {spec.meaning}")
+    if spec.meaning in _MASK_MEANINGS:
+        kept = masks.pairs[_pair(spec)] if _is_pair(spec) else masks.axes[str(spec.axes[1])]
+        return kept.astype(spec.dtype)
+    if spec.meaning == "index":
+        return _index(spec, shape, masks, rng)
+    if spec.dtype.startswith("float"):
+        return rng.standard_normal(shape).astype(spec.dtype)
+    return rng.integers(0, 2 if spec.below is None else spec.below, shape).astype(spec.dtype)
 
 
-def pad_inputs(graph: GraphSpec, inputs: Mapping[str, Array], width: int, *, pad_token_id: int) -> dict[str, Array]:
-    """Inputs with masked columns added on the right, up to a width."""
+def _index(spec: TensorSpec, shape: Sequence[int], masks: Masks, rng: np.random.Generator) -> Array:
+    """Some real positions of each row, each once, then none."""
+    found = np.full(shape, -1, dtype=spec.dtype)
+    for row, kept in enumerate(masks.axes[spec.of]):
+        places = rng.permutation(kept.nonzero()[0])[: rng.integers(0, shape[1] + 1)]
+        found[row, : len(places)] = places
+    return found
+
+
+def pad_inputs(manifest: Manifest, inputs: Mapping[str, Array], sizes: Sizes) -> dict[str, Array]:
+    """Inputs with masked positions added at the end of every symbolic axis, up to some sizes."""
     padded = {}
-    for spec in graph.inputs:
+    for spec in manifest.graph("encode").inputs:
         values = inputs[spec.name]
-        fill = pad_token_id if spec.meaning == "token_ids" else 0
-        padded[spec.name] = np.pad(values, ((0, 0), (0, width - values.shape[1])), constant_values=fill)
+        fill = {"token_ids": manifest.pad_token_id, "index": -1}.get(spec.meaning, 0)
+        widths = [
+            (0, sizes[axis] - size if isinstance(axis, str) else 0)
+            for axis, size in zip(spec.axes[1:], values.shape[1:], strict=True)
+        ]
+        padded[spec.name] = np.pad(values, [(0, 0), *widths], constant_values=fill)
     return padded
 
 
-def select_inputs(inputs: Mapping[str, Array], rows: Sequence[int], width: int) -> dict[str, Array]:
-    """Some rows of inputs, cut to a width."""
-    return {name: np.ascontiguousarray(values[list(rows), :width]) for name, values in inputs.items()}
+def select_inputs(graph: GraphSpec, inputs: Mapping[str, Array], rows: Sequence[int], sizes: Sizes) -> dict[str, Array]:
+    """Some rows of inputs, cut to smaller sizes."""
+    selected = {}
+    for spec in graph.inputs:
+        region = tuple(slice(sizes[axis]) if isinstance(axis, str) else slice(None) for axis in spec.axes[1:])
+        selected[spec.name] = np.ascontiguousarray(inputs[spec.name][list(rows)][(slice(None), *region)])
+    return selected
+
+
+def read_masks(graph: GraphSpec, inputs: Mapping[str, Array]) -> Masks:
+    """What is real in the inputs of a batch, by their own masks."""
+    axes: dict[str, Array] = {}
+    pairs: dict[tuple[str, str], Array] = {}
+    for spec in graph.inputs:
+        values = inputs[spec.name]
+        for axis, size in zip(spec.axes[1:], values.shape[1:], strict=True):
+            if isinstance(axis, str):
+                axes.setdefault(axis, np.ones((len(values), size), dtype=bool))
+    by_meaning = {spec.meaning: inputs[spec.name].astype(bool) for spec in graph.inputs}
+    for spec in graph.inputs:
+        if _is_pair(spec):
+            pairs[_pair(spec)] = inputs[spec.name].astype(bool)
+        elif spec.meaning in _MASK_MEANINGS:
+            axes[str(spec.axes[1])] = inputs[spec.name].astype(bool)
+        elif spec.meaning == "index":
+            axes[str(spec.axes[1])] = inputs[spec.name] >= 0
+    pooling = by_meaning.get("pooling_mask", axes.get("seq", np.ones((1, 0), dtype=bool)))
+    return Masks(axes, pooling, pairs)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from service.bundle import Meaning, TensorSpec
+from service.engine.layouts import Sizes, own_shape
+from service.manifest import TensorSpec
 from service.parity.cases import Masks
 from service.runners.base import Array
 
-_SEQ_AXES = frozenset({"seq", "query_seq", "key_seq"})
 
-
-def hidden_difference(found: Array, expected: Array, masks: Masks) -> Array:
+def relative_difference(found: Array, expected: Array, real: Array) -> Array:
     """Difference at real positions, relative to the largest expected value there.
 
-    found, expected: [batch, seq, dim] -> [batch, seq, dim], 0 where not real
+    found, expected: [batch, …]; real: broadcastable to them -> [batch, …], 0 where not real
     """
-    real = masks.attention[:, :, None]
     wanted = np.where(real, expected.astype(np.float64), 0.0)
     scale = float(np.abs(wanted).max(initial=0.0)) or 1.0
     difference: Array = np.abs(np.where(real, found.astype(np.float64), 0.0) - wanted) / scale
@@ -64,67 +62,55 @@ def cosine_difference(found: Array, expected: Array, masks: Masks) -> Array:
     return np.where(masks.pooling.any(axis=1), squared / 2, 0.0)
 
 
-def attention_difference(found: Array, expected: Array, masks: Masks) -> Array:
+def attention_difference(found: Array, expected: Array, kept: Array) -> Array:
     """Difference of the weights of real queries.
 
-    found, expected: [batch, heads, seq, seq] -> the same, 0 for other queries
+    found, expected: [batch, heads, queries, keys]; kept: [batch, queries, keys] -> the same, 0 for other queries
     """
-    real = masks.attention[:, None, :, None]
+    real = np.any(kept, axis=2, keepdims=True)[:, None]
     return np.abs(np.where(real, found.astype(np.float64) - expected.astype(np.float64), 0.0))
 
 
-DIFFERENCES: Mapping[Meaning, Callable[[Array, Array, Masks], Array]] = {
-    "token_embeddings": hidden_difference,
-    "pooled": pooled_difference,
-    "attention": attention_difference,
-}
-
-# Between two runs of one graph, where one gate holds every vector.
-CHANGES: Mapping[Meaning, Callable[[Array, Array, Masks], Array]] = {**DIFFERENCES, "pooled": pooled_change}
-
-
-def row_sum_error(weights: Array, masks: Masks) -> Array:
+def row_sum_error(weights: Array, kept: Array) -> Array:
     """How far the weights of each real query are from summing to 1.
 
-    weights: [batch, heads, seq, seq] -> [batch, heads, seq], 0 for other queries
+    weights: [batch, heads, queries, keys]; kept: [batch, queries, keys] -> [batch, heads, queries], 0 for other queries
     """
     error = np.abs(weights.astype(np.float64).sum(axis=-1) - 1.0)
-    return np.where(masks.attention[:, None, :], error, 0.0)
+    return np.where(np.any(kept, axis=2, keepdims=True)[:, None, :, 0], error, 0.0)
 
 
-def masked_weight(weights: Array, masks: Masks) -> Array:
-    """What masked columns hold, in rows that are not empty.
+def masked_weight(weights: Array, columns: Array) -> Array:
+    """What masked columns hold, in rows of the batch that are not empty.
 
-    weights: [batch, heads, seq, seq] -> the same, 0 in other columns
+    weights: [batch, heads, queries, keys]; columns: [batch, queries, keys], what a query may attend to
+    -> [batch, heads, queries, keys], 0 elsewhere
     """
-    is_masked = ~masks.attention & masks.attention.any(axis=1, keepdims=True)
-    return np.abs(np.where(is_masked[:, None, None, :], weights, 0.0))
+    is_masked = ~columns & np.any(columns, axis=(1, 2), keepdims=True)
+    return np.abs(np.where(is_masked[:, None], weights, 0.0))
 
 
-def empty_row_weight(weights: Array, masks: Masks) -> Array:
-    """What the weights of fully masked rows hold.
+def empty_row_weight(weights: Array, columns: Array) -> Array:
+    """What the weights of fully masked rows of the batch hold.
 
-    weights: [batch, heads, seq, seq] -> [rows, heads, seq, seq], of the empty rows only
+    weights: [batch, heads, queries, keys]; columns: [batch, queries, keys] -> [rows, heads, queries, keys]
     """
-    return np.abs(weights[~masks.attention.any(axis=1)])
+    is_empty: Array = ~np.any(columns, axis=(1, 2), keepdims=False)
+    return np.abs(weights[is_empty])
 
 
-def select_output(spec: TensorSpec, values: Array, rows: Sequence[int], width: int) -> Array:
-    """Some rows of an output, cut to a width along every axis that follows the length."""
-    region = tuple(slice(width) if axis in _SEQ_AXES else slice(None) for axis in spec.axes[1:])
+def select_output(spec: TensorSpec, values: Array, rows: Sequence[int], sizes: Sizes) -> Array:
+    """Some rows of an output, cut to the shape that rows of smaller sizes have."""
+    region = tuple(map(slice, own_shape(spec, sizes)))
     return values[list(rows)][(slice(None), *region)]
 
 
-def shape_fault(spec: TensorSpec, values: Array, *, batch: int, seq: int, heads: int) -> str | None:
+def shape_fault(spec: TensorSpec, values: Array, batch: int, sizes: Sizes) -> str | None:
     """What is wrong with an output's dtype and shape, by the manifest's word; None when nothing is."""
-    sizes = {"batch": batch, "heads": heads} | dict.fromkeys(_SEQ_AXES, seq)
-    wanted = [sizes.get(axis, axis) if isinstance(axis, str) else axis for axis in spec.axes]
-    fits = len(wanted) == values.ndim and all(
-        isinstance(size, str) or size == got for size, got in zip(wanted, values.shape, strict=True)
-    )
-    if fits and values.dtype == spec.dtype:
+    wanted = (batch, *own_shape(spec, sizes))
+    if values.shape == wanted and values.dtype == spec.dtype:
         return None
-    return f"{spec.name}: {spec.dtype} {wanted} needed, got {values.dtype} {list(values.shape)}"
+    return f"{spec.name}: {spec.dtype} {list(wanted)} needed, got {values.dtype} {list(values.shape)}"
 
 
 def _unit(vectors: Array) -> Array:

@@ -14,10 +14,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from service.bundle import GraphSpec, Manifest, Role
 from service.errors import StartupError
-from service.parity.cases import Layout, Masks, make_case
-from service.parity.judge import Comparison, Judge, OutputError, probe_limits, roles_of
+from service.manifest import GraphSpec, Manifest, Role
+from service.parity.cases import Layout, MaskKind, make_case, mask_kinds, read_masks
+from service.parity.judge import Comparison, Judge, OutputError, gather, probe_limits
 from service.parity.report import Ledger, ParityReport, environment_of
 from service.runners.base import Array, Runner
 
@@ -86,11 +86,13 @@ def make_probes(manifest: Manifest, reference: Runner) -> tuple[Probe, ...]:
 
     The largest graph is run, so that a probe holds the attention outputs too.
     """
-    graph = manifest.graph(roles_of(manifest)[-1])
+    graph = manifest.graph(manifest.roles[-1])
     names = [spec.name for spec in graph.outputs]
     probes = []
     for index, (batch, seq) in enumerate(_SHAPES):
-        layout = Layout(seed=0, batch=batch, seq=min(seq, manifest.text.max_tokens), kind="right")
+        kind: MaskKind = "right" if "right" in mask_kinds(manifest) else "full"
+        sizes = {axis: min(seq + step, limit) for step, (axis, limit) in enumerate(manifest.max_sizes.items())}
+        layout = Layout(seed=0, batch=1 if manifest.batching == "alone" else batch, sizes=sizes, kind=kind)
         inputs = make_case(manifest, layout, index).inputs
         outputs = reference.run(graph.role, inputs, names)
         probes.append(Probe(inputs, dict(zip(names, outputs, strict=True))))
@@ -123,10 +125,14 @@ def check_probes(
 def _check_probe(judge: Judge, runner: Runner, graph: GraphSpec, probe: Probe, where: str) -> None:
     _check_names(judge.manifest, graph, probe)
     names = [spec.name for spec in graph.outputs if spec.name in probe.outputs]
-    found = judge.run(runner, graph, probe.inputs, names)
-    pair = Comparison(found, probe.outputs, _masks(graph, probe), where)
-    judge.sound(graph, pair)
-    judge.expect(graph, pair)
+    masks = read_masks(graph, probe.inputs)
+    raw = judge.run(runner, graph, probe.inputs, names, masks.sizes)
+    found, expected = (
+        gather(graph, {name: values[name] for name in names}, probe.inputs, masks.sizes)
+        for values in (raw, probe.outputs)
+    )
+    judge.sound(graph, raw, found, masks, where)
+    judge.expect(graph, Comparison(found, expected, masks, where))
 
 
 def _check_names(manifest: Manifest, graph: GraphSpec, probe: Probe) -> None:
@@ -139,9 +145,3 @@ def _check_names(manifest: Manifest, graph: GraphSpec, probe: Probe) -> None:
     needed = {spec.name for spec in graph.outputs if spec.meaning != "attention"}
     if missing := sorted(needed - set(probe.outputs)):
         raise OutputError(f"the probe has no outputs {missing}")
-
-
-def _masks(graph: GraphSpec, probe: Probe) -> Masks:
-    by_meaning = {spec.meaning: probe.inputs[spec.name].astype(bool) for spec in graph.inputs}
-    attention = by_meaning["attention_mask"]
-    return Masks(attention, by_meaning.get("pooling_mask", attention))

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from service.bundle import Bundle, GraphSpec, Role, TensorSpec
+from service.bundle import Bundle
 from service.errors import StartupError
+from service.manifest import GraphSpec, Manifest, Role, TensorSpec
 from service.runners.base import Array, RunnerInfo
 from service.runners.cpus import usable_cpus
 from service.runners.cuda import CudaOptions, assignments, check_cuda, misplaced, run_bound
@@ -42,7 +43,7 @@ _log = logging.getLogger(__name__)
 class OrtRunner:
     """Runs a bundle's graphs. Safe to call from several threads at once."""
 
-    def __init__(self, bundle: Bundle, provider: str, num_threads: int, cuda: CudaOptions) -> None:
+    def __init__(self, bundle: Bundle[Manifest], provider: str, num_threads: int, cuda: CudaOptions) -> None:
         self._bundle = bundle
         self._provider = provider
         self._cuda = cuda
@@ -55,7 +56,7 @@ class OrtRunner:
 
     @classmethod
     def open(
-        cls, bundle: Bundle, *, device: Device = "cpu", num_threads: int = 0, cuda: CudaOptions = DEFAULT_CUDA
+        cls, bundle: Bundle[Manifest], *, device: Device = "cpu", num_threads: int = 0, cuda: CudaOptions = DEFAULT_CUDA
     ) -> OrtRunner:
         """Choose the provider and load the `encode` graph.
 
@@ -75,7 +76,7 @@ class OrtRunner:
         return cls._opened(bundle, CPU, num_threads, cuda)
 
     @classmethod
-    def _opened(cls, bundle: Bundle, provider: str, num_threads: int, cuda: CudaOptions) -> OrtRunner:
+    def _opened(cls, bundle: Bundle[Manifest], provider: str, num_threads: int, cuda: CudaOptions) -> OrtRunner:
         runner = cls(bundle, provider, num_threads, cuda)
         runner.load("encode")
         runner._info = RunnerInfo("onnxruntime", provider, num_threads, num_threads if provider == CPU else 1)

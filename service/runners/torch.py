@@ -10,33 +10,85 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.config import EncoderConfig
 from models.encoder import Encoder
 from models.loading import load_encoder
 from models.pooling import pool
-from service.bundle import WEIGHTS, Bundle, GraphSpec, Manifest, TensorSpec
-from service.runners.base import Array, RunnerInfo
+from models.registry import load_preset
+from service.bundle import Bundle
+from service.manifest import WEIGHTS, GraphSpec, Manifest, TensorSpec, TextManifest
+from service.runners.base import Array, Runner, RunnerInfo
+
+
+def open_reference(bundle: Bundle[Manifest]) -> Runner:
+    """The PyTorch model that a bundle was made of, as far as the bundle says.
+
+    Raises ValueError when the weights do not fit, and for a tensor bundle that was made of no preset: its class is not
+    in the bundle, and is given by who has it (`ModuleRunner`).
+    """
+    manifest = bundle.manifest
+    if isinstance(manifest, TextManifest):
+        return TorchRunner.open(Bundle(bundle.path, manifest))
+    kind, _, name = manifest.module.source.partition(":")
+    if kind != "preset":
+        raise ValueError(f"{manifest.name}: made of {manifest.module.source}, whose class is not in the bundle")
+    return ModuleRunner(manifest.graph("encode"), load_preset(name, bundle.file(WEIGHTS)))
+
+
+def _backend() -> str:
+    return f"torch {torch.__version__} eager float32"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRunner:
+    """A module behind the names of its graph, eager on the CPU. It must be in eval mode."""
+
+    graph: GraphSpec
+    module: nn.Module
+
+    def info(self) -> RunnerInfo:
+        """torch's own version, device and thread count."""
+        return RunnerInfo(_backend(), provider="cpu", num_threads=torch.get_num_threads(), num_workers=1)
+
+    def load(self, role: str) -> None:
+        """Raises KeyError for a role that the bundle does not have."""
+        if role != self.graph.role:
+            raise KeyError(role)
+
+    def run(
+        self, role: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, is_alone: bool = False
+    ) -> list[Array]:
+        """Compute the named outputs, in the order asked. Raises KeyError for a name that the graph does not declare."""
+        self.load(role)
+        given = {spec.name: torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in self.graph.inputs}
+        with torch.inference_mode():
+            found = self.module(**given)
+        tensors = (found,) if isinstance(found, Tensor) else tuple(found)
+        by_name = dict(zip((spec.name for spec in self.graph.outputs), tensors, strict=True))
+        return [by_name[name].numpy() for name in outputs]
+
+    def close(self) -> None:
+        """Nothing is held beyond this object."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorchRunner:
-    """Eager float32 on the CPU, for every graph that the manifest declares."""
+    """A text encoder, eager float32 on the CPU, for every graph that the manifest declares."""
 
-    manifest: Manifest
+    manifest: TextManifest
     encoder: Encoder
 
     @classmethod
-    def open(cls, bundle: Bundle) -> TorchRunner:
+    def open(cls, bundle: Bundle[TextManifest]) -> TorchRunner:
         """Build what the manifest describes from the bundle's weights. Raises ValueError when they do not fit."""
         config = EncoderConfig.from_dict(bundle.manifest.encoder)
         return cls(bundle.manifest, load_encoder(config, bundle.file(WEIGHTS)))
 
     def info(self) -> RunnerInfo:
         """torch's own version, device and thread count."""
-        backend = f"torch {torch.__version__} eager float32"
-        return RunnerInfo(backend, provider="cpu", num_threads=torch.get_num_threads(), num_workers=1)
+        return RunnerInfo(_backend(), provider="cpu", num_threads=torch.get_num_threads(), num_workers=1)
 
     def load(self, role: str) -> None:
         """Raises KeyError for a role that the bundle does not have."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench.gpu import PEER, Compute, Inputs, Shape, Speed, Timing, measure, open_peer, used_bytes
-from service.bundle import open_bundle
+from service.bundle import open_text_bundle
 from service.runners.base import Array
 from service.runners.ort import OrtRunner
 
@@ -72,7 +72,7 @@ def test_a_shape_is_ragged_and_padded_on_the_right(batch: int, seq: int, lengths
 
 
 def test_the_peer_computes_what_the_bundle_does(tiny_models: Path, tiny_bundle: Path) -> None:
-    bundle = open_bundle(tiny_bundle)
+    bundle = open_text_bundle(tiny_bundle)
     inputs = Shape(3, 12).inputs(bundle.manifest.text.vocab_size)
     (expected,) = OrtRunner.open(bundle, num_threads=1).run("encode", inputs, ["pooled"])
     found = open_peer(tiny_models / "bert_mean", "cpu")(inputs)

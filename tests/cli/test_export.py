@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from service.bundle import MANIFEST, WEIGHTS, read_manifest, sha256_file
+from service.bundle import read_manifest, sha256_file
+from service.manifest import MANIFEST, WEIGHTS
 from tests.fixtures.command import ROOT, Run
 
 

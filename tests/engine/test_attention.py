@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.bundle import AttentionSpec, GraphSpec, TensorSpec
 from service.engine import attention
 from service.engine.batch import Row, RowResult, split
 from service.engine.request import AttentionChoice, LayerAttention
 from service.errors import RequestError
+from service.manifest import AttentionSpec, GraphSpec, TensorSpec
 from tests.fixtures.fakes import fake_manifest
 
 SPEC = AttentionSpec(layers=3, heads=4, head_dim=8)
@@ -42,7 +42,10 @@ def layers_of(result: RowResult, choice: AttentionChoice, *, padding: int = 2) -
     """What a row with these weights is answered, when a longer neighbour shared its call."""
     length = len(result["attention.0"][0])
     names = tuple(f"attention.{layer}" for layer in attention.select_layers(choice, SPEC))
-    rows = [Row({}, length, "attend", names, choice.heads), Row({}, length + padding, "attend", names)]
+    rows = [
+        Row({}, {"seq": length}, "attend", names, choice.heads),
+        Row({}, {"seq": length + padding}, "attend", names),
+    ]
     around = ((0, 0), (0, padding), (0, padding))
     arrays = {name: np.stack([np.pad(result[name], around), np.ones((4, *[length + padding] * 2))]) for name in names}
     first, _ = split(GRAPH, rows, arrays)

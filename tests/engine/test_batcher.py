@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from service.bundle import Role
 from service.engine.batch import Row
 from service.engine.batcher import Batcher, Outcome, run_isolated
 from service.errors import BackendError, NotReadyError, QueueFullError, RequestError
+from service.manifest import Role
 
 
 def rows(*values: int, length: int = 4) -> list[Row]:
-    return [Row({"input_ids": np.full(length, value)}, length, "encode", ("pooled",)) for value in values]
+    return [Row({"input_ids": np.full(length, value)}, {"seq": length}, "encode", ("pooled",)) for value in values]
 
 
 def value(row: Row) -> int:

@@ -144,7 +144,7 @@ async def test_dimensions_normalisation_and_the_space_they_make(make_engine: Mak
     np.testing.assert_allclose(np.linalg.norm(vector), 1, atol=1e-6)
     np.testing.assert_allclose(cut, vector[:2] / np.linalg.norm(vector[:2]), atol=1e-6)
     np.testing.assert_allclose(unscaled / np.linalg.norm(unscaled), vector, atol=1e-6)
-    assert full.embedding_space == engine.manifest.embedding_space
+    assert full.embedding_space == engine.texts.manifest.embedding_space
     assert len({full.embedding_space, short.embedding_space, raw.embedding_space}) == 3
     assert (await engine.encode(texts("cat", embedding_space=full.embedding_space))).items
     with pytest.raises(SpaceMismatchError):
@@ -157,7 +157,7 @@ async def test_dimensions_normalisation_and_the_space_they_make(make_engine: Mak
 
 
 def test_asking_for_the_defaults_by_name_is_the_same_space(make_engine: MakeEngine) -> None:
-    manifest = make_engine().manifest
+    manifest = make_engine().texts.manifest
     assert vector_space(manifest, True, 4) == manifest.embedding_space
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.bundle import Role
 from service.engine.batch import Row
 from service.engine.policy import MIN_CALL_TOKENS, MIN_WIDTH_SHARE, OLDEST_EVERY, CallQueue, Ticket
+from service.manifest import Role
 
 lengths = st.integers(min_value=1, max_value=300)
 
 
 def row(length: int, role: Role = "encode") -> Row:
-    return Row({}, length, role, ("pooled",))
+    return Row({}, {"seq": length}, role, ("pooled",))
 
 
 def drain(queue: CallQueue, num_idle: int = 1) -> list[list[Ticket]]:
@@ -86,7 +86,7 @@ def test_rows_that_were_discarded_do_not_pile_up() -> None:
     for _ in range(10_000):
         (ticket,) = queue.push([row(5, "attend")])
         queue.discard(ticket)
-    held = len(queue._arrivals) + len(queue._least_served) + sum(map(len, queue._by_length["attend"].values()))
+    held = len(queue._arrivals) + len(queue._least_served) + sum(map(len, queue._by_length["attend", "any"].values()))
     assert held < 500
     assert [ticket.row.length for call in drain(queue) for ticket in call] == [300]
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 from transformers import AutoTokenizer
 
-from service.bundle import TextSpec
 from service.engine.request import Text, TokenIds
 from service.engine.tokenizer import COSTLY_CHARS, TextTokenizer
 from service.errors import StartupError
+from service.manifest import TextSpec
 from tests.fixtures.texts import encode, make, refusal
 
 HARD_TEXTS = [

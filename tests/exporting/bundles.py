@@ -13,7 +13,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from service.bundle import read_manifest
+from service.bundle import read_text_manifest
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -42,7 +42,7 @@ def run_graph(path: Path, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
 
 def encode(bundle: Path, texts: Sequence[str]) -> NDArray[np.float32]:
     """The vectors of some texts, tokenized by the bundle's own file. -> [texts, dim]"""
-    manifest = read_manifest(bundle)
+    manifest = read_text_manifest(bundle)
     tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
     tokenizer.enable_truncation(manifest.text.max_tokens)
     tokenizer.enable_padding(pad_id=manifest.text.pad_token_id)

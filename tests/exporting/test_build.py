@@ -19,7 +19,7 @@ from export.checkpoint import match_checkpoint, read_header
 from export.pooling import POOLING
 from models.config import Activation, EncoderConfig
 from models.families import BERT
-from service.bundle import Role
+from service.manifest import Role
 from tests.exporting.bundles import Arrays, run_graph
 
 ST_NAMES = {mode: mode for mode in POOLING} | {"mean_sqrt_len": "mean_sqrt_len_tokens"}

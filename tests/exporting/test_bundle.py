@@ -16,7 +16,7 @@ import export.bundle
 from export.bundle import embedding_space, export_model
 from export.errors import ExportError
 from export.model import read_model
-from service.bundle import open_bundle, read_manifest
+from service.bundle import open_text_bundle, read_text_manifest
 from service.parity.probes import load_probes
 from tests.exporting.bundles import TEXTS, edited, encode
 from tests.exporting.conftest import VARIANTS
@@ -40,8 +40,8 @@ def test_old_and_new_schema_give_one_vector_space(tiny_bundles: Path) -> None:
     for name in ("bert_mean", "bert_cls"):
         old, new = tiny_bundles / name, tiny_bundles / f"{name}_new"
         np.testing.assert_allclose(encode(old, TEXTS), encode(new, TEXTS), atol=1e-6)
-        assert read_manifest(old).embedding_space == read_manifest(new).embedding_space
-    mean, cls = (read_manifest(tiny_bundles / name) for name in ("bert_mean", "bert_cls"))
+        assert read_text_manifest(old).embedding_space == read_text_manifest(new).embedding_space
+    mean, cls = (read_text_manifest(tiny_bundles / name) for name in ("bert_mean", "bert_cls"))
     assert mean.embedding_space != cls.embedding_space
 
 
@@ -93,7 +93,7 @@ def test_what_is_done_is_told_stage_by_stage(tiny_models: Path, tmp_path: Path, 
 def test_a_bundle_is_whole_and_its_weights_are_the_published_file(tiny_models: Path, tiny_bundles: Path) -> None:
     bundle = tiny_bundles / "bert_mean"
     assert {file.name for file in bundle.iterdir()} == FILES
-    manifest = open_bundle(bundle).manifest
+    manifest = open_text_bundle(bundle).manifest
     assert manifest.files.keys() == FILES - {"manifest.json"}
     assert (bundle / "weights.safetensors").read_bytes() == (tiny_models / "bert_mean/model.safetensors").read_bytes()
     assert not (bundle / "weights.safetensors").is_symlink()
@@ -132,9 +132,9 @@ def test_a_bundle_that_is_there_is_replaced_only_by_force(tiny_models: Path, tmp
     export_model(str(tiny_models / "bert_mean"), out, unproved=True)
     with pytest.raises(ExportError, match="--force"):
         export_model(str(tiny_models / "bert_cls"), out, unproved=True)
-    assert read_manifest(out).name == "bert_mean"
+    assert read_text_manifest(out).name == "bert_mean"
     export_model(str(tiny_models / "bert_cls"), out, unproved=True, force=True)
-    assert read_manifest(out).name == "bert_cls"
+    assert read_text_manifest(out).name == "bert_cls"
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
 
 
@@ -191,4 +191,4 @@ def test_a_killed_export_leaves_no_bundle_and_the_next_one_clears_up(
     assert len(list(tmp_path.iterdir())) == 1
     export_model(str(tiny_models / "bert_mean"), out, unproved=True)
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
-    open_bundle(out)
+    open_text_bundle(out)

@@ -12,9 +12,10 @@ from safetensors.numpy import load_file
 
 from export.bundle import export_model
 from service.api.models import summary
-from service.bundle import DERIVED, MANIFEST, WEIGHTS, Manifest, open_bundle, read_manifest, sha256_file
+from service.bundle import open_bundle, read_text_manifest, sha256_file
 from service.engine.engine import Engine
 from service.errors import StartupError
+from service.manifest import DERIVED, MANIFEST, WEIGHTS, Manifest
 from service.parity.report import gates_for
 from service.settings import Settings
 from tests.exporting.bundles import TEXTS, encode
@@ -25,7 +26,7 @@ GATES = gates_for("float16", "CPUExecutionProvider")
 def changed(bundle: Path, target: Path, change: Callable[[Path, Manifest], Manifest]) -> Path:
     """A copy with another manifest, sealed again."""
     shutil.copytree(bundle, target)
-    (target / MANIFEST).write_bytes(change(target, read_manifest(target)).sealed().to_bytes())
+    (target / MANIFEST).write_bytes(change(target, read_text_manifest(target)).sealed().to_bytes())
     return target
 
 

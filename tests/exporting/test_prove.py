@@ -25,7 +25,7 @@ from export.errors import ExportError
 from export.scramble import scramble_bundle
 from models.config import EncoderConfig
 from models.families import BERT
-from service.bundle import open_bundle
+from service.bundle import open_text_bundle
 from service.engine.engine import Engine
 from service.parity.probes import load_probes
 from service.parity.report import ParityReport
@@ -157,7 +157,7 @@ def test_nothing_to_prove_with_says_what_would_do(tiny_models: Path, tmp_path: P
     assert exported.manifest.proof.kind == "invariance"
     assert exported.manifest.proof.reference == "the graphs themselves"
     assert {"alone", "padded", "permuted", "roles"} <= {gate.name for gate in exported.report.gates}
-    assert open_bundle(tmp_path / "out").manifest == exported.manifest
+    assert open_text_bundle(tmp_path / "out").manifest == exported.manifest
 
 
 def test_the_service_warns_of_a_bundle_that_nothing_compares_with_pytorch(
@@ -166,7 +166,7 @@ def test_the_service_warns_of_a_bundle_that_nothing_compares_with_pytorch(
     export_model(str(tiny_models / "bert_mean"), tmp_path / "out", unproved=True)
     for path, is_warned in ((tmp_path / "out", True), (tiny_bundles / "bert_mean", False)):
         caplog.clear()
-        Engine.start(open_bundle(path), Settings(num_threads=1))
+        Engine.start(open_text_bundle(path), Settings(num_threads=1))
         assert ("nothing shows that it equals its PyTorch model" in caplog.text) == is_warned
 
 
@@ -208,7 +208,7 @@ def test_a_graph_that_computes_something_else_never_becomes_a_bundle(
 
 
 def test_random_weights_have_the_published_layout(tiny_bundles: Path, tmp_path: Path) -> None:
-    bundle = open_bundle(tiny_bundles / "bert_mean")
+    bundle = open_text_bundle(tiny_bundles / "bert_mean")
     config = EncoderConfig.from_dict(bundle.manifest.encoder)
     stored = read_header(bundle.file("weights.safetensors"))
     scrambled = scramble_bundle(bundle, match_checkpoint(BERT, config, stored).tensors, tmp_path)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from service.bundle import open_bundle
+from service.bundle import open_text_bundle
 from tests.exporting.bundles import TEXTS, encode
 
 _BLOCKED = """
@@ -34,7 +34,7 @@ def test_the_default_model_is_exported_and_proved_by_goldens(minilm_dir: Path, t
     out = tmp_path / "all-MiniLM-L6-v2"
     done = subprocess.run([sys.executable, "-c", _BLOCKED, str(out)], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
-    manifest = open_bundle(out).manifest
+    manifest = open_text_bundle(out).manifest
     assert (manifest.name, manifest.proof.kind, manifest.proof.batch_invariant) == (
         "all-MiniLM-L6-v2", "golden", "proved",
     )  # fmt: skip

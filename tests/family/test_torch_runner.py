@@ -15,7 +15,8 @@ from transformers import BertModel
 from export.build import GraphKind, graph_spec
 from models.config import EncoderConfig
 from models.families import BERT
-from service.bundle import WEIGHTS, AttentionSpec, Bundle, EmbeddingSpec
+from service.bundle import Bundle
+from service.manifest import WEIGHTS, AttentionSpec, EmbeddingSpec, TextManifest
 from service.parity.probes import check_probes, load_probes
 from service.runners.torch import TorchRunner
 from tests.fixtures.fakes import fake_manifest
@@ -25,7 +26,7 @@ GOLDENS = Path(__file__).parents[2] / "export" / "goldens" / "all-MiniLM-L6-v2.s
 TEXTS = ["hello world", "a cat is on the river bank", "red"]
 
 
-def bundle_of(model_dir: Path, path: Path, *pooling: str) -> Bundle:
+def bundle_of(model_dir: Path, path: Path, *pooling: str) -> Bundle[TextManifest]:
     """As much of a bundle as the reference reads: the manifest and the weights."""
     config: EncoderConfig = BERT.read_config(json.loads((model_dir / "config.json").read_text()))
     shutil.copy(model_dir / "model.safetensors", path / WEIGHTS)

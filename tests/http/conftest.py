@@ -14,6 +14,7 @@ import pytest
 from service.app import App, Open, create_app
 from service.bundle import Bundle
 from service.engine.engine import Engine
+from service.manifest import Manifest
 from service.runners.base import FakeRunner
 from service.settings import Settings
 from service.state import Service
@@ -26,7 +27,7 @@ OpenClient = Callable[..., Awaitable[httpx2.AsyncClient]]
 def fake_open(runner: FakeRunner) -> Open:
     """Starts the engine over this runner instead of over a bundle's graphs."""
 
-    def open_engine(bundle: Bundle, service: Service) -> Engine:
+    def open_engine(bundle: Bundle[Manifest], service: Service) -> Engine:
         return Engine(bundle, service.settings, runner=runner, observer=service.metrics)
 
     return open_engine
@@ -53,7 +54,7 @@ async def open_client(tmp_path: Path) -> AsyncIterator[OpenClient]:
     async with AsyncExitStack() as stack:
 
         async def open_one(
-            runner: FakeRunner | None = None, prepare: Callable[[], Bundle] | None = None, **settings: Any
+            runner: FakeRunner | None = None, prepare: Callable[[], Bundle[Manifest]] | None = None, **settings: Any
         ) -> httpx2.AsyncClient:
             options = Settings(**settings)
             bundle = fake_bundle(tmp_path, prompts={"query": "the "})

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from service.bundle import Bundle
 from service.errors import StartupError
+from service.manifest import Manifest
 from service.runners.base import FakeRunner
 from service.server import serve
 from service.settings import load_settings
@@ -21,7 +22,7 @@ from tests.http.conftest import fake_open
 def main(directory: str, call_s: str, load_s: str, fault: str = "") -> int:
     """Serve; each call of the model takes `call_s`, loading takes `load_s` and fails when there is a fault."""
 
-    def prepare() -> Bundle:
+    def prepare() -> Bundle[Manifest]:
         time.sleep(float(load_s))
         if fault:
             raise StartupError(fault)

@@ -16,12 +16,13 @@ import pytest
 from service.api.ops import UI
 from service.app import HOT_ROUTES, create_app
 from service.bundle import Bundle
+from service.manifest import Manifest
 from service.settings import Settings
 
 SNAPSHOT = Path(__file__).parent / "openapi.json"
 
 
-def _never() -> Bundle:
+def _never() -> Bundle[Manifest]:
     raise AssertionError("the schema needs no bundle")
 
 

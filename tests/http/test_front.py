@@ -15,6 +15,7 @@ import pytest
 from service.bundle import Bundle
 from service.errors import StartupError
 from service.logs import JsonFormatter, TextFormatter
+from service.manifest import Manifest
 from service.runners.base import Array, FakeRunner
 from tests.fixtures.fakes import fake_bundle, fake_tokenizer
 from tests.http.conftest import OpenClient, app_of
@@ -124,7 +125,7 @@ async def test_while_loading_only_the_probes_answer(
 ) -> None:
     may_load = threading.Event()
 
-    def prepare() -> Bundle:
+    def prepare() -> Bundle[Manifest]:
         assert may_load.wait(10)
         return fake_bundle(tmp_path_factory.mktemp("late"))
 
@@ -149,7 +150,7 @@ async def test_while_loading_only_the_probes_answer(
 async def test_a_bundle_that_cannot_be_served_never_becomes_ready(
     open_client: OpenClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def prepare() -> Bundle:
+    def prepare() -> Bundle[Manifest]:
         raise StartupError("manifest.json: name: a fault")
 
     client = await open_client(prepare=prepare)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.bundle import Manifest
+from service.manifest import TextManifest
 from service.parity.battery import Runners, run_battery
 from service.parity.judge import battery_limits
 from service.parity.report import ParityReport
@@ -23,7 +23,7 @@ def spoil(name: str, change: Any) -> Fault:
     return lambda role, inputs, outputs: outputs | {name: change(outputs[name], inputs)}
 
 
-def battery(fault: Fault | None, manifest: Manifest | None = None) -> ParityReport:
+def battery(fault: Fault | None, manifest: TextManifest | None = None) -> ParityReport:
     return run_battery(manifest or toy_manifest(), Runners(ToyRunner(fault), ToyRunner()))
 
 

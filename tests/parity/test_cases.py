@@ -7,14 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.bundle import GraphSpec, Manifest
+from service.manifest import GraphSpec, TextManifest
 from service.parity.cases import FORMS, MASK_KINDS, Case, Form, Layout, MaskKind, make_case, make_cases, pad_inputs
 from tests.fixtures.toy_encoder import NUM_TYPES, toy_manifest
 
 KINDS = MASK_KINDS["any"]
 
 
-def with_graphs(manifest: Manifest, masks: str) -> Manifest:
+def shape(case: Case) -> tuple[int, int]:
+    return case.batch, case.masks.sizes["seq"]
+
+
+def with_graphs(manifest: TextManifest, masks: str) -> TextManifest:
     graphs: tuple[GraphSpec, ...] = tuple(graph.model_copy(update={"masks": masks}) for graph in manifest.graphs)
     return manifest.model_copy(update={"graphs": graphs})
 
@@ -23,9 +27,9 @@ def with_graphs(manifest: Manifest, masks: str) -> Manifest:
 @settings(max_examples=150)
 def test_a_case_is_what_its_layout_says(seed: int, batch: int, seq: int, kind: MaskKind) -> None:
     manifest = toy_manifest(max_tokens=64)
-    case = make_case(manifest, Layout(seed, batch, seq, kind), index=2)
+    case = make_case(manifest, Layout(seed, batch, {"seq": seq}, kind), index=2)
     attention, pooling = case.masks.attention, case.masks.pooling
-    assert case.shape == (batch, seq)
+    assert shape(case) == (batch, seq)
     has_any = np.asarray(attention.any(axis=1))
     assert has_any.all() if kind != "empty" else (has_any[:-1].all() and not has_any[-1])
     assert (pooling <= attention).all()
@@ -49,9 +53,9 @@ def all_kinds(cases: list[Case]) -> set[str]:
 def test_a_form_covers_lengths_batches_and_masks(form: str) -> None:
     manifest = toy_manifest(max_tokens=40)
     cases = make_cases(manifest, FORMS[form])
-    assert {case.shape[1] for case in cases} >= {1, 2, 5, 40}
-    assert {case.shape[0] for case in cases} == {1, 2, 3, 8}
-    assert max(case.shape[1] for case in cases) == 40
+    assert {shape(case)[1] for case in cases} >= {1, 2, 5, 40}
+    assert {shape(case)[0] for case in cases} == {1, 2, 3, 8}
+    assert max(shape(case)[1] for case in cases) == 40
     assert all_kinds(cases) == set(KINDS)
     assert any((case.masks.pooling != case.masks.attention).any() for case in cases)
     assert len({case.name for case in cases}) == len(cases)
@@ -63,9 +67,9 @@ def test_a_graph_gets_only_the_masks_that_it_claims() -> None:
 
 
 def test_large_batches_are_left_out_but_never_the_longest_row() -> None:
-    form = Form(1, 1, (1, 2, 3), (10,), max_case_tokens=60, max_case_bytes=1)
+    form = Form(1, 1, (1, 2, 3), (10,), max_size=64, max_case_tokens=60, max_case_bytes=1)
     cases = make_cases(toy_manifest(max_tokens=64), form)
-    assert {case.shape for case in cases} == {(1, 10), (2, 10), (3, 10), (1, 64)}
+    assert {shape(case) for case in cases} == {(1, 10), (2, 10), (3, 10), (1, 64)}
 
 
 def test_cases_repeat() -> None:
@@ -79,8 +83,9 @@ def test_cases_repeat() -> None:
 def test_padding_is_masked_and_holds_the_pad_id() -> None:
     manifest = toy_manifest()
     case = make_cases(manifest, FORMS["quick"])[-1]
-    batch, seq = case.shape
-    padded = pad_inputs(manifest.graph("encode"), case.inputs, seq + 3, pad_token_id=7)
+    batch, seq = shape(case)
+    manifest = manifest.model_copy(update={"text": manifest.text.model_copy(update={"pad_token_id": 7})})
+    padded = pad_inputs(manifest, case.inputs, {"seq": seq + 3})
     assert {values.shape for values in padded.values()} == {(batch, seq + 3)}
     assert (padded["input_ids"][:, seq:] == 7).all()
     assert not padded["attention_mask"][:, seq:].any()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from service.bundle import Role
 from service.errors import StartupError
+from service.manifest import Role
 from service.parity.probes import Probe, Probes, check_probes, load_probes, make_probes, save_probes
 from service.parity.report import ParityReport
 from service.runners.base import Array

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service import bundle, errors
+from service import errors, manifest
 from service.app import HOT_ROUTES
 from tests.fixtures.doc_tables import filled
 
@@ -52,7 +52,14 @@ def test_every_error_code_is_listed_with_its_status() -> None:
 
 
 def test_every_file_of_a_bundle_is_listed() -> None:
-    names = {bundle.MANIFEST, bundle.WEIGHTS, bundle.DERIVED, bundle.TOKENIZER, bundle.PROBES, bundle.PARITY}
+    names = {
+        manifest.MANIFEST,
+        manifest.WEIGHTS,
+        manifest.DERIVED,
+        manifest.TOKENIZER,
+        manifest.PROBES,
+        manifest.PARITY,
+    }
     listed = set(re.findall(r"^\| `([\w.]+)` \|", section("The files of a bundle"), re.MULTILINE))
     assert listed == names | {f"{role}.onnx" for role in ("encode", "attend")}
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 # What export may take from the service: the bundle, its errors, and what proves it.
 EXPORT_MAY_USE = (
     "service.bundle",
+    "service.manifest",
     "service.errors",
     "service.runners",
     "service.engine.batch",

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bench.gpu import PEER, Timing
-from service.bundle import Precision
 from service.errors import StartupError
+from service.manifest import Precision
 from service.parity import report
 from service.runners import cuda
 from service.runners.ort import OrtRunner

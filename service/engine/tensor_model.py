@@ -1,0 +1,174 @@
+"""A bundle that takes tensors: check → rows, one for each of the batch → run → gather, outputs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from service.engine import attention
+from service.engine.batch import Heads, Row, RowResult
+from service.engine.layouts import Part, expand, own_shape, query_axis
+from service.engine.request import LayerAttention, TensorItem, TensorRequest, TensorResult
+from service.engine.tensor_inputs import check_tensors
+from service.errors import RequestError
+from service.manifest import DENSE, AttentionSpec, TensorManifest, TensorSpec
+from service.runners.base import Array
+from service.settings import Settings
+
+Submit = Callable[[Sequence[Row]], Awaitable[list[RowResult]]]
+
+
+class TensorModel:
+    """Answers requests for tensors. submit: runs rows, all of a request's together."""
+
+    def __init__(self, manifest: TensorManifest, settings: Settings, submit: Submit) -> None:
+        self.manifest = manifest
+        self.graph = manifest.graph("encode")
+        self._settings = settings
+        self._submit = submit
+        self._by_name = {spec.name: spec for spec in self.graph.outputs}
+
+    async def infer(self, request: TensorRequest) -> TensorResult:
+        """Answer one request. Raises RequestError naming the tensor at fault; all is checked before anything is queued.
+
+        Cancelling drops what has not run.
+        """
+        names = self._names(request)
+        batch_size, sizes = check_tensors(self.manifest, request.tensors, max_items=self._settings.max_items)
+        self._check_size(request, batch_size, sizes, names)
+        heads: Heads = request.attention.heads if request.attention is not None else "all"
+        rows = [
+            Row(
+                {name: values[index] for name, values in request.tensors.items()},
+                sizes,
+                "encode",
+                names,
+                heads,
+                self._group(sizes),
+            )
+            for index in range(batch_size)
+        ]
+        results = await self._submit(rows)
+        items = [self._item(request, row, result) for row, result in zip(rows, results, strict=True)]
+        return TensorResult(items, sum(row.length for row in rows))
+
+    @property
+    def max_length(self) -> int:
+        """The longest row there can be, in tokens."""
+        return max(1, sum(self.manifest.tensors.max_sizes.values()))
+
+    def probe_row(self, length: int) -> Row:
+        """A row that proves life and warms up: zeros, of about this length on every axis."""
+        limits = self.manifest.tensors.max_sizes
+        sizes = {axis: min(length, limit) for axis, limit in limits.items()}
+        inputs = {spec.name: _zeros(spec, sizes) for spec in self.graph.inputs if spec.meaning != "mask"}
+        outputs = tuple(spec.name for spec in self.graph.outputs if spec.meaning != "attention")
+        return Row(inputs, sizes, "encode", outputs or self._attention_names((0,)), "all", self._group(sizes))
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+    def _group(self, sizes: Mapping[str, int]) -> Hashable | None:
+        batching = self.manifest.tensors.batching
+        if batching == "alone":
+            return None
+        return "any" if batching == "padded" else tuple(sorted(sizes.items()))
+
+    def _names(self, request: TensorRequest) -> tuple[str, ...]:
+        names = request.outputs
+        if names is None:
+            names = tuple(spec.name for spec in self.graph.outputs if spec.meaning != "attention")
+        elif unknown := [name for name in names if name not in self._by_name]:
+            known = ", ".join(self._by_name)
+            raise RequestError(f"outputs: this model has {known}, got {unknown[0]!r:.60}", param="outputs")
+        if request.attention is None:
+            if not names:
+                raise RequestError("outputs: at least one is needed, got an empty list", param="outputs")
+            return tuple(dict.fromkeys(names))
+        spec = self._attention()
+        attention.select_heads(request.attention, spec)
+        return tuple(dict.fromkeys((*names, *self._attention_names(attention.select_layers(request.attention, spec)))))
+
+    def _attention(self) -> AttentionSpec:
+        if self.manifest.attention is None:
+            raise RequestError(
+                "include: this model gives no attention weights", param="include", code="attention_unavailable"
+            )
+        return self.manifest.attention
+
+    def _attention_names(self, layers: Sequence[int]) -> tuple[str, ...]:
+        return tuple(spec.name for layer in layers for spec in self.graph.attention if spec.layer == layer)
+
+    def _check_size(
+        self, request: TensorRequest, batch_size: int, sizes: Mapping[str, int], names: tuple[str, ...]
+    ) -> None:
+        num_values = 0
+        for name in names:
+            spec = self._by_name[name]
+            shape = own_shape(spec, sizes)
+            if spec.meaning == "attention" and request.attention is not None:
+                shape = self._sent_shape(request, spec, shape, sizes)
+            num_values += batch_size * int(np.prod(shape))
+        attention.check_response_size(
+            num_values,
+            request.bytes_per_value,
+            self._settings.max_response_bytes,
+            has_attention=request.attention is not None,
+        )
+        if request.hold is not None:
+            request.hold(num_values * (4 + request.bytes_per_value))
+
+    def _sent_shape(
+        self, request: TensorRequest, spec: TensorSpec, shape: tuple[int, ...], sizes: Mapping[str, int]
+    ) -> tuple[int, ...]:
+        assert request.attention is not None
+        if len(shape) == 3:
+            chosen = attention.select_heads(request.attention, self._attention())
+            shape = (1 if request.attention.heads == "mean" else len(chosen), *shape[1:])
+        return (*shape[:-1], sizes[self._key_axis()]) if request.expand else shape
+
+    def _item(self, request: TensorRequest, row: Row, result: RowResult) -> TensorItem:
+        wanted = request.outputs
+        outputs = {
+            name: values
+            for name, values in result.items()
+            if (self._by_name[name].meaning != "attention" if wanted is None else name in wanted)
+        }
+        return TensorItem(outputs, None if request.attention is None else self._layers(request, row, result))
+
+    def _layers(self, request: TensorRequest, row: Row, result: RowResult) -> tuple[LayerAttention, ...]:
+        assert request.attention is not None
+        spec, choice = self._attention(), request.attention
+        heads: Literal["mean"] | tuple[int, ...] = (
+            "mean" if choice.heads == "mean" else attention.select_heads(choice, spec)
+        )
+        found: list[LayerAttention] = []
+        for layer in attention.select_layers(choice, spec):
+            parts = [self._part(name, row, result[name]) for name in self._attention_names((layer,))]
+            if request.expand:
+                queries, keys = self._dense_sizes(row)
+                found.append(LayerAttention(layer, heads, expand(parts, queries, keys)))
+            else:
+                found += [LayerAttention(layer, heads, part.weights, part.layout) for part in parts]
+        return tuple(found)
+
+    def _part(self, name: str, row: Row, weights: Array) -> Part:
+        layout = self._by_name[name].layout
+        index = row.inputs.get(layout.index) if layout.index else None
+        return Part(layout, weights if weights.ndim == 3 else weights[None], index)
+
+    def _dense_sizes(self, row: Row) -> tuple[int, int]:
+        spec = next(spec for spec in self.graph.attention if spec.layout.kind != "global_queries")
+        return row.sizes[str(query_axis(spec))], row.sizes[self._key_axis()]
+
+    def _key_axis(self) -> str:
+        """Of the dense matrix: a sparse layout has the keys of its own sequence."""
+        spec = next(spec for spec in self.graph.attention if spec.layout.kind != "global_queries")
+        return str(spec.axes[-1] if spec.layout == DENSE else query_axis(spec))
+
+
+def _zeros(spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
+    shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:]]
+    return np.full(shape, -1 if spec.meaning == "index" else 0, dtype=spec.dtype)

@@ -1,0 +1,296 @@
+"""The manifest: what a bundle says of itself, as exact types.
+
+Two kinds share everything but what they take and give: a text bundle has a tokenizer, an embedding and attention over
+tokens; a tensor bundle serves any module by the names of its own inputs and outputs. Opens no file: `service.bundle`
+does, and verifies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal, Self
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION: Literal[2] = 2
+MANIFEST = "manifest.json"
+WEIGHTS = "weights.safetensors"
+DERIVED = "derived.safetensors"
+TOKENIZER = "tokenizer.json"
+PROBES = "probes.safetensors"
+PARITY = "parity.json"
+
+Role = Literal["encode", "attend"]
+Precision = Literal["float32", "float16"]
+Proof = Literal["pytorch", "golden", "invariance"]
+DType = Literal["float32", "float16", "int64", "int32", "bool"]
+Meaning = Literal[
+    # inputs of text bundles
+    "token_ids", "attention_mask", "token_types", "pooling_mask",
+    # inputs of tensor bundles: `token_ids`, and these
+    "features", "mask", "index",
+    # outputs: `features` and `attention` of tensor bundles, the others of text bundles
+    "token_embeddings", "pooled", "attention",
+]  # fmt: skip
+Batching = Literal["padded", "equal_shapes", "alone"]
+LayoutKind = Literal["dense", "band", "strided", "block", "summary", "global_keys", "global_queries"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class LayoutSpec(_Frozen):
+    """Which key column c of row i of attention weights stands for; `models.signature` has the formulas.
+
+    offset: of a band; stride: of strided columns; block, tail: of blocks and of their summaries; index: the input that
+    names the global positions.
+    """
+
+    kind: LayoutKind = "dense"
+    offset: int = 0
+    stride: int = Field(1, ge=1)
+    block: int = Field(1, ge=1)
+    tail: int = Field(1, ge=1)
+    index: str = ""
+
+
+DENSE = LayoutSpec()
+
+
+class TensorSpec(_Frozen):
+    """One input or output of a graph. axes: words are symbolic, numbers are fixed; the first is `batch`.
+
+    layer, layout: of attention weights. below: ids of this input are 0 to below - 1; None = any. of: the axis whose
+    positions an index names.
+    """
+
+    name: str
+    dtype: DType
+    axes: tuple[str | int, ...]
+    meaning: Meaning
+    layer: int = 0
+    layout: LayoutSpec = DENSE
+    below: int | None = None
+    of: str = ""
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The axes of one row that may change from row to row."""
+        return tuple(axis for axis in self.axes[1:] if isinstance(axis, str))
+
+
+class GraphSpec(_Frozen):
+    """One ONNX file.
+
+    precision: of weights, hidden states and matrix products; inputs and outputs have types of their own.
+    masks: `any` = exact under every mask, `right` = padding on the right only.
+    """
+
+    role: Role
+    file: str
+    precision: Precision
+    providers: tuple[str, ...]
+    opset: int
+    masks: Literal["any", "right"]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def output(self, name: str) -> TensorSpec:
+        """The output of that name. Raises KeyError."""
+        return {spec.name: spec for spec in self.outputs}[name]
+
+    @property
+    def attention(self) -> tuple[TensorSpec, ...]:
+        """The outputs that are attention weights."""
+        return tuple(spec for spec in self.outputs if spec.meaning == "attention")
+
+
+class TextSpec(_Frozen):
+    """How text becomes ids. max_tokens: special tokens included; max_tokens_source: the file and key that set it."""
+
+    max_tokens: int = Field(ge=3)
+    max_tokens_source: str
+    vocab_size: int = Field(ge=1)
+    pad_token_id: int = Field(ge=0)
+    prompts: dict[str, str] = {}
+    default_prompt_name: str | None = None
+    include_prompt: bool = True
+
+
+class EmbeddingSpec(_Frozen):
+    """The vector: pooled by the graph, L2-normalised and cut on the host. token_dim: width of `token_embeddings`."""
+
+    dim: int = Field(ge=1)
+    token_dim: int = Field(ge=1)
+    pooling: tuple[str, ...]
+    pooling_source: str
+    normalize: bool
+
+
+class AttentionSpec(_Frozen):
+    """The attention weights that a bundle gives. head_dim: None where a module does not say."""
+
+    layers: int = Field(ge=1)
+    heads: int = Field(ge=1)
+    head_dim: int | None = Field(None, ge=1)
+
+
+class ProofSpec(_Frozen):
+    """What shows that the graphs compute what the reference does."""
+
+    kind: Proof
+    reference: str
+    batch_invariant: Literal["proved", "unproved", "by_isolation"]
+
+
+class ModuleSpec(_Frozen):
+    """What a tensor bundle was made of.
+
+    source: `preset:NAME`, `FILE:CLASS`, `PACKAGE.MODULE:CLASS` or the name of an ONNX file. kwargs: JSON of the
+    arguments that the class was built with.
+    """
+
+    source: str
+    kwargs: str = "{}"
+
+
+class TensorsSpec(_Frozen):
+    """How rows of tensors share calls.
+
+    batching: `padded` = rows of any sizes, by padding and masks, `equal_shapes` = rows of the same sizes only, `alone`
+    = one row a call. max_sizes: the largest size of each symbolic axis that a request may have.
+    takes_empty_rows: whether a mask may leave nothing.
+    """
+
+    batching: Batching
+    max_sizes: dict[str, int]
+    takes_empty_rows: bool
+
+
+class _Manifest(_Frozen):
+    """Identity, content and proof of one bundle.
+
+    files: SHA-256 of every other file of the bundle, by relative path.
+    source: SHA-256 of every file it was built from.
+    manifest_sha256: of this manifest's canonical form without this field.
+    """
+
+    schema_version: Literal[2]
+    name: str = Field(min_length=1)
+    family: str
+    source: dict[str, str]
+    created_by: dict[str, str]
+    num_parameters: int
+    proof: ProofSpec
+    graphs: tuple[GraphSpec, ...]
+    files: dict[str, str]
+    manifest_sha256: str = ""
+
+    def graph(self, role: Role) -> GraphSpec:
+        """The graph of that role. Raises KeyError when the bundle has none."""
+        return {graph.role: graph for graph in self.graphs}[role]
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles of the graphs, `encode` first, so that the last one gives the most."""
+        present = {graph.role for graph in self.graphs}
+        roles: tuple[Role, ...] = ("encode", "attend")
+        return tuple(role for role in roles if role in present)
+
+    @property
+    def precision(self) -> Precision:
+        """Of every graph: the weights of a bundle have one. Raises KeyError without a graph `encode`."""
+        return self.graph("encode").precision
+
+    @property
+    def batching(self) -> Batching:
+        """How rows may share calls."""
+        return "padded"
+
+    @property
+    def attention_graph(self) -> GraphSpec | None:
+        """The graph that gives attention weights; None when no graph does."""
+        return next((graph for graph in self.graphs if graph.attention), None)
+
+    def canonical_sha256(self) -> str:
+        """SHA-256 of the sorted, compact JSON of everything but `manifest_sha256`."""
+        content = self.model_dump(mode="json", exclude={"manifest_sha256"})
+        return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+    def sealed(self) -> Self:
+        """This manifest with its own checksum filled in."""
+        return self.model_copy(update={"manifest_sha256": self.canonical_sha256()})
+
+    def to_bytes(self) -> bytes:
+        """The only bytes that `manifest.json` may hold for this content."""
+        return orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2) + b"\n"
+
+
+class TextManifest(_Manifest):
+    """Of a bundle that takes text.
+
+    encoder: the shape of the model (`models.config.EncoderConfig`), which the PyTorch reference is built from.
+    embedding_space: SHA-256 over all that decides the vectors (weights, tokenizer, pooling, prompts, normalisation,
+    dimension, precision).
+    """
+
+    kind: Literal["text"] = "text"
+    encoder: dict[str, str | int | float]
+    text: TextSpec
+    embedding: EmbeddingSpec
+    attention: AttentionSpec
+    embedding_space: str
+
+    @property
+    def max_sizes(self) -> dict[str, int]:
+        """The largest size of each symbolic axis of a row."""
+        return {"seq": self.text.max_tokens}
+
+    @property
+    def pad_token_id(self) -> int:
+        """What ids are padded with."""
+        return self.text.pad_token_id
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """What `files` must list."""
+        derived = (DERIVED,) if any(graph.precision == "float16" for graph in self.graphs) else ()
+        return (WEIGHTS, *derived, TOKENIZER, PROBES, PARITY, *(graph.file for graph in self.graphs))
+
+
+class TensorManifest(_Manifest):
+    """Of a bundle that takes tensors: one graph, `encode`, gives the outputs and the weights of its attention.
+
+    weights: the files that hold the graph's weights. attention: None for a module that gives no attention weights.
+    """
+
+    kind: Literal["tensors"] = "tensors"
+    module: ModuleSpec
+    tensors: TensorsSpec
+    attention: AttentionSpec | None
+    weights: tuple[Literal["weights.safetensors", "derived.safetensors"], ...]
+
+    @property
+    def batching(self) -> Batching:
+        """How rows may share calls."""
+        return self.tensors.batching
+
+    @property
+    def max_sizes(self) -> dict[str, int]:
+        """The largest size of each symbolic axis of a row."""
+        return self.tensors.max_sizes
+
+    @property
+    def pad_token_id(self) -> int:
+        """What ids are padded with: what stands there is masked, or of no account."""
+        return 0
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """What `files` must list."""
+        return (*self.weights, PROBES, PARITY, *(graph.file for graph in self.graphs))
+
+
+Manifest = TextManifest | TensorManifest
