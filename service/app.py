@@ -26,7 +26,7 @@ from service.api.body import SAFETENSORS, Body
 from service.api.encode import EncodeBody, encode
 from service.api.openai import EmbeddingsBody, embeddings
 from service.api.ops import UI, docs_router, models_router, ops_router
-from service.api.schema import ERRORS, EmbeddingsAnswer, EncodeAnswer
+from service.api.schema import ERRORS, EmbeddingsAnswer, EncodeAnswer, TensorsAnswer
 from service.api.tokenize import TokenizeBody, tokenize
 from service.bundle import Bundle
 from service.engine.engine import Engine
@@ -52,7 +52,7 @@ class HotRoute:
 
     endpoint: Endpoint
     body: type[Body]
-    answer: type[Any]
+    answer: Any
     summary: str
     media_types: tuple[str, ...] = ()
     has_vectors: bool = True
@@ -60,7 +60,11 @@ class HotRoute:
 
 HOT_ROUTES: dict[str, HotRoute] = {
     "/v1/encode": HotRoute(
-        encode, EncodeBody, EncodeAnswer, "Embeddings, tokens, token outputs and attention weights", (SAFETENSORS,)
+        encode,
+        EncodeBody,
+        EncodeAnswer | TensorsAnswer,
+        "Embeddings, tokens, outputs and attention weights, of text or of tensors",
+        (SAFETENSORS,),
     ),
     "/v1/embeddings": HotRoute(embeddings, EmbeddingsBody, EmbeddingsAnswer, "Embeddings, as OpenAI's clients ask"),
     "/v1/tokenize": HotRoute(

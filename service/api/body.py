@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from service.engine.engine import Engine
 from service.engine.formats import num_bytes
-from service.engine.request import AttentionChoice, EncodeRequest, EncodeResult
+from service.engine.request import AttentionChoice, EncodeRequest, EncodeResult, TensorRequest, TensorResult
 from service.errors import MediaTypeError, NotFoundError, RequestError
 from service.exchange import Exchange
 from service.settings import Truncate
@@ -41,6 +41,7 @@ _EXPECTED = {
     "attention": "an object with `layers` and `heads`",
     "attention.layers": '"last", "all" or a list of layer numbers',
     "attention.heads": '"mean", "all" or a list of head numbers',
+    "attention.expand": "a boolean",
     "truncate": 'a boolean, "error", "left" or "right"',
     "normalize": "a boolean",
     "add_special_tokens": "a boolean",
@@ -91,6 +92,7 @@ class AttentionOptions(Body):
 
     layers: Literal["last", "all"] | Numbers = Field("last", description="Layer numbers from 0.")
     heads: Literal["mean", "all"] | Numbers = Field("all", description="Head numbers from 0; `mean` averages all.")
+    expand: bool = Field(False, description="Weights of local attention as dense matrices, whatever their layout.")
 
 
 def check_media_type(exchange: Exchange) -> None:
@@ -144,7 +146,7 @@ def _refusal(fault: ErrorDetails, model: type[Body]) -> RequestError:
     if name == "include" and len(fault["loc"]) > 1:
         name, kind = f"include[{fault['loc'][1]}]", "include[]"
     if fault["type"] == "missing":
-        return _missing(name, fault["input"], model)
+        return missing_field(name, fault["input"], model)
     expected = _EXPECTED.get(kind, "a string")
     got = describe(fault["input"])
     if got == "a string" and '"' in expected and "list" not in expected:
@@ -152,18 +154,12 @@ def _refusal(fault: ErrorDetails, model: type[Body]) -> RequestError:
     return RequestError(f"{name}: {expected} is expected, got {got}", param=name)
 
 
-def _missing(name: str, body: Any, model: type[Body]) -> RequestError:
+def missing_field(name: str, body: Any, model: type[Body]) -> RequestError:
+    """The refusal of a body without a field that it needs, with the one that may have been meant by it."""
     others = [key for key in body if key not in model.model_fields] if isinstance(body, dict) else []
-    if "tensors" in others:
-        return unsupported_tensors()
     near = difflib.get_close_matches(name, others, n=1)
     hint = f"; did you mean it by `{near[0]}`?" if near else ""
     return RequestError(f"{name}: this field is required{hint}", param=name, code="missing_field")
-
-
-def unsupported_tensors() -> RequestError:
-    """The refusal of tensors by a model that takes text."""
-    return RequestError("tensors: this model takes text or token ids in `input`", param="tensors", code="unsupported")
 
 
 def describe(value: Any) -> str:
@@ -238,7 +234,7 @@ def answer_cost(encoding_format: str) -> float:
     return _BYTES_PER_VALUE[encoding_format]
 
 
-async def write(build: Callable[[], bytes], result: EncodeResult, answer_format: str) -> bytes:
+async def write(build: Callable[[], bytes], result: EncodeResult | TensorResult, answer_format: str) -> bytes:
     """The answer as bytes; a large one is built beside the event loop, so that others are answered meanwhile."""
     is_large = num_bytes(result, answer_cost(answer_format)) > _LARGE_ANSWER_BYTES
     return await asyncio.to_thread(build) if is_large else build()
@@ -249,4 +245,12 @@ async def run(exchange: Exchange, engine: Engine, request: EncodeRequest) -> Enc
     result = await exchange.unless_gone(engine.encode(request))
     exchange.num_items, exchange.num_tokens = len(result.items), result.num_tokens
     exchange.has_attention = "attention" in request.include
+    return result
+
+
+async def run_tensors(exchange: Exchange, engine: Engine, request: TensorRequest) -> TensorResult:
+    """As `run`, for tensors."""
+    result = await exchange.unless_gone(engine.infer(request))
+    exchange.num_items, exchange.num_tokens = len(result.items), result.num_tokens
+    exchange.has_attention = request.attention is not None
     return result

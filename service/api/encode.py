@@ -1,4 +1,4 @@
-"""The native dialect: `POST /v1/encode`. Unknown fields are refused, every answer format is here."""
+"""The native dialect: `POST /v1/encode`, for texts and for tensors. Unknown fields are refused."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from service.api.body import (
     asked_space,
     attention_choice,
     check_model,
+    missing_field,
     read_model,
     refuse_unknown,
     run,
+    run_tensors,
     space_header,
-    unsupported_tensors,
     write,
 )
 from service.api.inputs import is_single, parse_inputs
+from service.api.tensors import parse_tensors
 from service.engine.engine import Engine
 from service.engine.formats import native_json, native_safetensors
-from service.engine.request import EncodeRequest
+from service.engine.request import EncodeRequest, EncodeResult, TensorRequest, TensorResult
 from service.errors import RequestError
 from service.exchange import JSON, Exchange, Reply
 
@@ -37,13 +39,33 @@ _TEXT = {"type": "string"}
 _PAIR = {"type": "array", "items": _TEXT, "minItems": 2, "maxItems": 2}
 NATIVE_INPUT = {"oneOf": [_TEXT, _IDS, {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT, _IDS, _PAIR]}}]}
 
-NativeInput = Annotated[
-    Any,
-    WithJsonSchema(NATIVE_INPUT),
-    Field(
-        description="One text, one list of token ids, or a list of texts, `[text, text]` pairs and lists of token ids."
-    ),
+_INPUT_TEXT = "One text, one list of token ids, or a list of texts, `[text, text]` pairs and lists of token ids."
+NativeInput = Annotated[Any, WithJsonSchema(NATIVE_INPUT), Field(description=_INPUT_TEXT)]
+
+_NESTED = {"type": "array", "description": "Nested lists, batch first."}
+_PACKED = {
+    "type": "object",
+    "required": ["dtype", "shape", "data"],
+    "additionalProperties": False,
+    "properties": {
+        "dtype": {"enum": ["float32", "float16", "int64", "int32", "bool"]},
+        "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+        "data": {
+            "description": "base64 of packed little-endian values, or a flat list, row-major.",
+            "oneOf": [{"type": "string"}, {"type": "array", "items": {"type": ["number", "boolean"]}}],
+        },
+    },
+}
+_TENSORS_TEXT = "For a model that takes tensors: its inputs by name, batch first; masks may be left out."
+Tensors = Annotated[
+    Any, WithJsonSchema({"type": "object", "additionalProperties": {"oneOf": [_NESTED, _PACKED]}}), Field()
 ]
+
+
+# Fields that say how text is read and what is done to vectors.
+_TEXT_ONLY = (
+    "input", "truncate", "dimensions", "normalize", "prompt_name", "add_special_tokens", "embedding_space",
+)  # fmt: skip
 
 
 class EncodeBody(Body):
@@ -60,7 +82,8 @@ class EncodeBody(Body):
         }
     )
 
-    input: NativeInput
+    input: NativeInput | None = Field(None, description=_INPUT_TEXT)
+    tensors: Tensors | None = Field(None, description=_TENSORS_TEXT)
     model: str | None = Field(None, description="May be left out when one model is loaded.")
     include: Includes | None = Field(None, description='What comes back; default `["embedding"]`.')
     attention: AttentionOptions | None = Field(None, description="Which weights, when `include` has `attention`.")
@@ -78,15 +101,22 @@ class EncodeBody(Body):
 async def encode(engine: Engine, exchange: Exchange) -> Reply:
     """Answer one request with what it included."""
     body = await read_model(exchange, engine, EncodeBody)
-    _refuse_unbuilt(body)
+    refuse_unknown(body)
+    if body.attention is not None:
+        refuse_unknown(body.attention, prefix="attention.")
     check_model(body.model, engine)
     is_binary = wants_safetensors(exchange)
     encoding_format = body.encoding_format or "float"
     answer_format = "safetensors" if is_binary else encoding_format
-    request = to_request(body, engine, exchange, answer_format)
-    result = await run(exchange, engine, request)
-    headers = space_header(request, result)
     name = engine.manifest.name
+    headers: dict[str, str] = {}
+    result: EncodeResult | TensorResult
+    if body.tensors is not None:
+        result = await run_tensors(exchange, engine, to_tensor_request(body, engine, exchange, answer_format))
+    else:
+        request = to_request(body, engine, exchange, answer_format)
+        result = await run(exchange, engine, request)
+        headers = space_header(request, result)
 
     def build() -> bytes:
         return native_safetensors(result, name) if is_binary else native_json(result, name, encoding_format)
@@ -105,7 +135,9 @@ def wants_safetensors(exchange: Exchange) -> bool:
 
 
 def to_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_format: str) -> EncodeRequest:
-    """The engine's form of a checked body."""
+    """The engine's form of a checked body that holds text."""
+    if body.input is None:
+        raise missing_field("input", body.model_extra or {}, EncodeBody)
     include = frozenset(body.include or ("embedding",))
     if body.attention is not None and "attention" not in include:
         raise RequestError('attention: is given, but `include` has no "attention"', param="attention")
@@ -125,9 +157,23 @@ def to_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_form
     )
 
 
-def _refuse_unbuilt(body: EncodeBody) -> None:
-    if body.model_extra and "tensors" in body.model_extra:
-        raise unsupported_tensors()
-    refuse_unknown(body)
-    if body.attention is not None:
-        refuse_unknown(body.attention, prefix="attention.")
+def to_tensor_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_format: str) -> TensorRequest:
+    """The engine's form of a checked body that holds tensors."""
+    model = engine.tensors
+    if meaningless := [name for name in _TEXT_ONLY if getattr(body, name) is not None]:
+        raise RequestError(f"{meaningless[0]}: has no meaning beside `tensors`", param=meaningless[0])
+    include = frozenset(body.include or ("outputs",))
+    if unknown := sorted(include - {"outputs", "attention"}):
+        raise RequestError(
+            f'include: of tensors there are "outputs" and "attention", got {unknown[0]!r}', param="include"
+        )
+    if body.attention is not None and "attention" not in include:
+        raise RequestError('attention: is given, but `include` has no "attention"', param="attention")
+    return TensorRequest(
+        parse_tensors(body.tensors, model.graph),
+        outputs=None if "outputs" in include else (),
+        attention=attention_choice(body.attention) if "attention" in include else None,
+        expand=body.attention is not None and bool(body.attention.expand),
+        bytes_per_value=answer_cost(answer_format),
+        hold=exchange.hold_from(engine.answers),
+    )

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.manifest import Batching, LayoutKind
+
 
 class _Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -45,11 +47,17 @@ class OutputsAnswer(_Answer):
 
 
 class AttentionAnswer(_Answer):
+    """The weights of one layer, or of one part of a layer whose attention is local."""
+
     layer: int
     heads: Literal["mean"] | list[int]
-    layout: Literal["dense"]
-    offset: None = None
-    shape: list[int] = Field(description="`[heads, tokens, tokens]`; rows are queries and sum to 1.")
+    layout: LayoutKind = Field(description="Which key each column stands for; `dense`: its own number.")
+    offset: int | None = Field(None, description="Of a band: row i, column c is key i + offset + c.")
+    stride: int | None = Field(None, description="Of `strided`: row i, column c is key i % stride + c · stride.")
+    block: int | None = Field(None, description="Of `block` and `summary`: positions in a block.")
+    tail: int | None = Field(None, description="Of `summary`: how many positions at the end of each block.")
+    index: str | None = Field(None, description="Of global parts: the input that names the positions.")
+    shape: list[int] = Field(description="`[heads, queries, columns]`; rows are queries and sum to 1 over all parts.")
     weights: list[Any] | str
 
 
@@ -64,6 +72,20 @@ class ItemAnswer(_Answer):
     attention: list[AttentionAnswer] | None = None
 
 
+class TensorAnswer(_Answer):
+    shape: list[int]
+    dtype: Literal["float32", "float16", "int64", "int32", "bool"]
+    data: list[Any] | float | bool | str = Field(description="Nested lists, or base64 of little-endian values.")
+
+
+class TensorItemAnswer(_Answer):
+    """One row of the batch, its padding cut off."""
+
+    index: int
+    outputs: dict[str, TensorAnswer] | None = None
+    attention: list[AttentionAnswer] | None = None
+
+
 class EncodeAnswer(_Answer):
     """What was not asked for is absent."""
 
@@ -71,6 +93,15 @@ class EncodeAnswer(_Answer):
     model: str
     data: list[ItemAnswer]
     usage: Usage
+
+
+class TensorsAnswer(_Answer):
+    """The answer to tensors: one item for each row of the batch."""
+
+    object: Literal["list"]
+    model: str
+    data: list[TensorItemAnswer]
+    usage: Usage = Field(description="Positions that were run, all axes together.")
 
 
 class EmbeddingItem(_Answer):
@@ -105,13 +136,20 @@ class ModelSummary(_Answer):
     created: int
     owned_by: str
     family: str
+    kind: Literal["text", "tensors"]
     num_parameters: int
-    embedding: dict[str, Any]
-    embedding_space: str
-    max_input_tokens: int
-    max_input_tokens_source: str
-    prompts: list[str]
-    default_prompt_name: str | None
+    embedding: dict[str, Any] | None = Field(None, description="Of text models, as are the next five fields.")
+    embedding_space: str | None = None
+    max_input_tokens: int | None = None
+    max_input_tokens_source: str | None = None
+    prompts: list[str] | None = None
+    default_prompt_name: str | None = None
+    inputs: list[dict[str, Any]] | None = Field(None, description="Of tensor models, as are the next five fields.")
+    outputs: list[dict[str, Any]] | None = None
+    batching: Batching | None = Field(None, description="Which rows may share a call.")
+    max_sizes: dict[str, int] | None = Field(None, description="The largest size of each axis.")
+    takes_empty_rows: bool | None = Field(None, description="Whether a mask may keep nothing of a row.")
+    masks: Literal["any", "right"] | None = None
     attention: dict[str, Any] | None
     proof: dict[str, Any]
     batch_invariant: str

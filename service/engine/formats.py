@@ -1,13 +1,13 @@
 """Response bytes straight from arrays: JSON with float lists or base64, and safetensors.
 
 Floats go from numpy to the wire without a Python object each. Knows no HTTP: the routes choose the format.
-base64 is of packed little-endian float32 values, row-major.
+base64 is of packed little-endian values, row-major: float32 but for outputs of tensor bundles, which keep their type.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,8 +15,17 @@ import orjson
 from safetensors.numpy import save
 
 from service.engine.attention import BYTES_PER_TOKEN
-from service.engine.request import EncodedItem, EncodeResult, Include, LayerAttention, Token, TokenList
-from service.manifest import LayoutKind
+from service.engine.request import (
+    EncodedItem,
+    EncodeResult,
+    Include,
+    LayerAttention,
+    TensorItem,
+    TensorResult,
+    Token,
+    TokenList,
+)
+from service.manifest import DENSE, LayoutKind
 from service.runners.base import Array
 
 EncodingFormat = Literal["float", "base64"]
@@ -37,10 +46,10 @@ _LAYOUT_FIELDS: Mapping[LayoutKind, tuple[str, ...]] = {
 }
 
 
-def native_json(result: EncodeResult, model: str, encoding_format: EncodingFormat) -> bytes:
+def native_json(result: EncodeResult | TensorResult, model: str, encoding_format: EncodingFormat) -> bytes:
     """The reply of `/v1/encode`; what was not asked for is absent."""
     pack = _PACK[encoding_format]
-    data = [{"index": index, **_fields(item, pack)} for index, item in enumerate(result.items)]
+    data = [{"index": index, **_item(item, pack)} for index, item in enumerate(_items(result))]
     return _dump(_envelope(result, model, data))
 
 
@@ -58,33 +67,56 @@ def openai_json(
     return _dump(_envelope(result, model, data))
 
 
-def native_safetensors(result: EncodeResult, model: str) -> bytes:
+def native_safetensors(result: EncodeResult | TensorResult, model: str) -> bytes:
     """The reply of `/v1/encode` as one safetensors file.
 
-    `I.embedding` [dim], `I.outputs` [seq, dim], `I.attention.LAYER` [heads, seq, seq], all float32, for input I.
+    For input I of texts: `I.embedding` [dim], `I.outputs` [seq, dim], `I.attention.LAYER` [heads, seq, seq], float32.
+    For row I of tensors: `I.outputs.NAME` in its own type, `I.attention.LAYER`, and for weights in a layout of their
+    own `I.attention.LAYER.LAYOUT`.
     Metadata `response`: the JSON reply without those arrays.
     """
     tensors: dict[str, Array] = {}
     data = []
-    for index, item in enumerate(result.items):
-        tensors |= {f"{index}.{name}": _plain(values) for name, values in _tensors(item).items()}
-        data.append({"index": index, **_fields(item, None)})
+    for index, item in enumerate(_items(result)):
+        tensors |= {f"{index}.{name}": _packed(values) for name, values in _tensors(item).items()}
+        data.append({"index": index, **_item(item, None)})
     return save(tensors, metadata={"response": _dump(_envelope(result, model, data)).decode()})
 
 
-def num_bytes(result: EncodeResult, bytes_per_value: float) -> float:
+def num_bytes(result: EncodeResult | TensorResult, bytes_per_value: float) -> float:
     """About how large the reply will be, to choose where it is written."""
     size = 0.0
-    for item in result.items:
+    for item in _items(result):
         size += sum(values.size for values in _tensors(item).values()) * bytes_per_value
-        size += len(item.tokens or ()) * BYTES_PER_TOKEN
+        if isinstance(item, EncodedItem):
+            size += len(item.tokens or ()) * BYTES_PER_TOKEN
     return size
 
 
-def _envelope(result: EncodeResult, model: str, data: list[Json]) -> Json:
+def _items(result: EncodeResult | TensorResult) -> Sequence[EncodedItem | TensorItem]:
+    return result.items
+
+
+def _envelope(result: EncodeResult | TensorResult, model: str, data: list[Json]) -> Json:
     usage = {"prompt_tokens": result.num_tokens, "total_tokens": result.num_tokens}
     rows = data if len(data) <= _SLICE_ITEMS else [orjson.Fragment(_dump(row)) for row in data]
     return {"object": "list", "model": model, "data": rows, "usage": usage}
+
+
+def _item(item: EncodedItem | TensorItem, pack: Callable[[Array], Any] | None) -> Json:
+    return _fields(item, pack) if isinstance(item, EncodedItem) else _tensor_fields(item, pack)
+
+
+def _tensor_fields(item: TensorItem, pack: Callable[[Array], Any] | None) -> Json:
+    fields: Json = {}
+    if item.outputs or item.attention is None:
+        fields["outputs"] = {
+            name: {"shape": values.shape, "dtype": str(values.dtype)} | ({} if pack is None else {"data": pack(values)})
+            for name, values in item.outputs.items()
+        }
+    if item.attention is not None:
+        fields["attention"] = [_layer(layer, pack) for layer in item.attention]
+    return fields
 
 
 def _fields(item: EncodedItem, pack: Callable[[Array], Any] | None) -> Json:
@@ -135,15 +167,30 @@ def _layer(layer: LayerAttention, pack: Callable[[Array], Any] | None) -> Json:
     return fields if pack is None else fields | {"weights": pack(layer.weights)}
 
 
-def _tensors(item: EncodedItem) -> Mapping[str, Array]:
-    named = {"embedding": item.embedding, "outputs": item.outputs}
-    named |= {f"attention.{layer.layer}": layer.weights for layer in item.attention or ()}
+def _tensors(item: EncodedItem | TensorItem) -> Mapping[str, Array]:
+    named: dict[str, Array | None] = {}
+    if isinstance(item, EncodedItem):
+        named = {"embedding": item.embedding, "outputs": item.outputs}
+    else:
+        named = {f"outputs.{name}": values for name, values in item.outputs.items()}
+    named |= {_weights_name(layer): layer.weights for layer in item.attention or ()}
     return {name: values for name, values in named.items() if values is not None}
 
 
+def _weights_name(layer: LayerAttention) -> str:
+    name = f"attention.{layer.layer}"
+    return name if layer.layout == DENSE else f"{name}.{layer.layout.kind}"
+
+
 def _plain(values: Array) -> Array:
-    """C-ordered float32: what orjson and safetensors write without a copy. -> the same shape"""
-    return np.ascontiguousarray(values, dtype=np.float32)
+    """C-ordered, and of a type that orjson writes: floats as float32. -> the same shape"""
+    return np.ascontiguousarray(values, dtype=np.float32 if values.dtype.kind == "f" else values.dtype)
+
+
+def _packed(values: Array) -> Array:
+    """C-ordered little-endian: float32, or an output's own type. -> the same shape"""
+    dtype = np.dtype(np.float32) if values.dtype == np.float64 else values.dtype
+    return np.ascontiguousarray(values, dtype=dtype.newbyteorder("<"))
 
 
 def _floats(values: Array) -> Any:
@@ -163,7 +210,7 @@ def _slices(values: Array) -> Iterator[bytes]:
 
 
 def _base64(values: Array) -> str:
-    return b64encode(np.ascontiguousarray(values, dtype="<f4").data).decode("ascii")
+    return b64encode(_packed(values).data).decode("ascii")
 
 
 def _dump(content: Json) -> bytes:
