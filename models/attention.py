@@ -1,4 +1,4 @@
-"""Attention modules: project, score, weight, mix. Each returns `(output, weights)`.
+"""Attention with one head: score, weight, mix. Each module returns `(output, weights)`.
 
 Masks: `[batch, key_seq]`, `[query_seq, key_seq]` or `[batch, query_seq, key_seq]`, True or 1 = attend.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from models.scores import scaled_dot
+from models.scores import make_score, scaled_dot
 from models.signature import Declaration
-from models.weighting import read_mask, softmax_weights
+from models.weighting import Weighting, read_mask, sample_weights, softmax_weights
 
 
 class SingleHeadAttention(nn.Module):
@@ -25,15 +25,14 @@ class SingleHeadAttention(nn.Module):
         self.W_V = nn.Linear(d_model, d_k if d_v is None else d_v, bias=False)
 
     def signature(self) -> Declaration:
-        """As `models.signature` says."""
-        d_model, d_v = self.W_Q.in_features, self.W_V.out_features
+        """Inputs and outputs of `forward` (`models.signature`)."""
         return {
             "inputs": {
-                "hidden": {"axes": ["batch", "seq", d_model]},
+                "hidden": {"axes": ["batch", "seq", self.W_Q.in_features]},
                 "mask": {"axes": ["batch", "seq"], "dtype": "bool", "meaning": "mask"},
             },
             "outputs": {
-                "output": {"axes": ["batch", "seq", d_v]},
+                "output": {"axes": ["batch", "seq", self.W_V.out_features]},
                 "weights": {"axes": ["batch", "seq", "seq"], "meaning": "attention"},
             },
         }
@@ -50,38 +49,69 @@ class SingleHeadAttention(nn.Module):
         return weights @ self.W_V(hidden), weights
 
 
-class MultiHeadAttention(nn.Module):
-    """Attention with one projection per head, concatenated and projected (Vaswani et al., 2017, §3.2.2).
+class ScoredAttention(nn.Module):
+    """Queries score keys, the weights mix values: no projection but what the score function has.
 
-    Raises ValueError when num_heads does not divide dim.
+    query_dim, key_dim, value_dim: widths of the three; keys are as wide as queries and values as keys when not given
+    score: one of `models.scores.SCORES`; score_dim: units of the additive score, query_dim when not given
+    weighting: one of `models.weighting.WEIGHTINGS`, with `temperature` and, for top_k, `k`
+    Raises ValueError for another name and for options that do not fit it.
     """
 
-    def __init__(self, dim: int, num_heads: int) -> None:
+    def __init__(  # noqa: PLR0913 - one parameter for each option of the mechanism
+        self,
+        query_dim: int,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        *,
+        score: str = "scaled_dot",
+        score_dim: int | None = None,
+        weighting: str = "softmax",
+        temperature: float = 1.0,
+        k: int | None = None,
+    ) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ValueError(f"num_heads: {num_heads} heads do not divide dim {dim}")
-        self.num_heads = num_heads
-        self.query = nn.Linear(dim, dim)
-        self.key = nn.Linear(dim, dim)
-        self.value = nn.Linear(dim, dim)
-        self.output = nn.Linear(dim, dim)
+        self.query_dim = query_dim
+        self.key_dim = query_dim if key_dim is None else key_dim
+        self.value_dim = self.key_dim if value_dim is None else value_dim
+        self.score = make_score(score, query_dim, self.key_dim, score_dim)
+        self.weighting = Weighting(weighting, temperature=temperature, k=k)
+
+    def signature(self) -> Declaration:
+        """Inputs and outputs of `forward` (`models.signature`)."""
+        return {
+            "inputs": {
+                "query": {"axes": ["batch", "query_seq", self.query_dim]},
+                "key": {"axes": ["batch", "key_seq", self.key_dim]},
+                "value": {"axes": ["batch", "key_seq", self.value_dim]},
+                "mask": {"axes": ["batch", "key_seq"], "dtype": "bool", "meaning": "mask"},
+            },
+            "outputs": {
+                "output": {"axes": ["batch", "query_seq", self.value_dim]},
+                "weights": {"axes": ["batch", "query_seq", "key_seq"], "meaning": "attention"},
+            },
+        }
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Mix values by how well queries match keys.
+        """Mix values by how well queries match keys. A fully masked row gives zeros.
 
-        query: [batch, query_seq, dim]
-        key, value: [batch, key_seq, dim]
-        mask: as the module says; a fully masked row gives zero weights, so its output is the output projection's bias
-        -> output [batch, query_seq, dim], weights [batch, heads, query_seq, key_seq]
+        query: [batch, query_seq, query_dim]
+        key: [batch, key_seq, key_dim]
+        value: [batch, key_seq, value_dim]
+        mask: as the module says
+        -> output [batch, query_seq, value_dim], weights [batch, query_seq, key_seq]
+        """
+        weights: Tensor = self.weighting(self.score(query, key), read_mask(mask, query.shape[0], query.shape[1]))
+        return weights @ value, weights
+
+    def sample(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`forward` with one key drawn for each query: how hard attention is trained by REINFORCE.
+
+        Inputs as for `forward`; the draw is from the softmax at the module's temperature.
+        -> output [batch, query_seq, value_dim], weights [batch, query_seq, key_seq], log_prob [batch, query_seq]
         """
         keep = read_mask(mask, query.shape[0], query.shape[1])
-        if keep is not None:
-            keep = keep.unsqueeze(1)  # [batch, 1, query_seq, key_seq]
-        scores = scaled_dot(self._split(self.query(query)), self._split(self.key(key)))
-        weights = softmax_weights(scores, keep)  # [batch, heads, query_seq, key_seq]
-        mixed = weights @ self._split(self.value(value))  # [batch, heads, query_seq, head_dim]
-        return self.output(mixed.transpose(1, 2).flatten(2)), weights
-
-    def _split(self, projected: Tensor) -> Tensor:
-        batch, seq, _ = projected.shape
-        return projected.view(batch, seq, self.num_heads, -1).transpose(1, 2)  # [batch, heads, seq, head_dim]
+        weights, log_prob = sample_weights(self.score(query, key), keep, temperature=self.weighting.temperature)
+        return weights @ value, weights, log_prob

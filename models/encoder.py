@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.attention import MultiHeadAttention
+from models.multi_head import MultiHeadAttention
 from models.config import Activation, EncoderConfig
 
 ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {

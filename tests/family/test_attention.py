@@ -8,7 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from models.attention import MultiHeadAttention, SingleHeadAttention
+from models.attention import SingleHeadAttention
+from models.multi_head import MultiHeadAttention
 
 torch.set_num_threads(1)
 Array = NDArray[np.float64]
