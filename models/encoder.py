@@ -5,20 +5,11 @@ Module names spell the canonical parameter names of `models.families`. Knows no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from models.multi_head import MultiHeadAttention
-from models.config import Activation, EncoderConfig
-
-ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda hidden: functional.gelu(hidden, approximate="tanh"),
-    "relu": functional.relu,
-}
+from models.config import EncoderConfig
+from models.layers import EncoderLayer, FeedForward
 
 
 class Embeddings(nn.Module):
@@ -44,41 +35,9 @@ class Embeddings(nn.Module):
         return normed
 
 
-class FeedForward(nn.Module):
-    """Widen, activate, narrow: each position alone."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.activation = ACTIVATIONS[config.activation]
-        self.up = nn.Linear(config.dim, config.ffn_dim)
-        self.down = nn.Linear(config.ffn_dim, config.dim)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """hidden: [batch, seq, dim] -> [batch, seq, dim]."""
-        narrowed: Tensor = self.down(self.activation(self.up(hidden)))
-        return narrowed
-
-
-class EncoderLayer(nn.Module):
-    """Attention, then feed-forward; each added to its input and normalised afterwards (post-norm)."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.attention = MultiHeadAttention(config.dim, config.num_heads)
-        self.attention_norm = nn.LayerNorm(config.dim, eps=config.layer_norm_eps)
-        self.ffn = FeedForward(config)
-        self.ffn_norm = nn.LayerNorm(config.dim, eps=config.layer_norm_eps)
-
-    def forward(self, hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """One layer.
-
-        hidden: [batch, seq, dim]
-        mask: [batch, 1, seq]
-        -> hidden [batch, seq, dim], weights [batch, heads, seq, seq]
-        """
-        mixed, weights = self.attention(hidden, hidden, hidden, mask)
-        hidden = self.attention_norm(hidden + mixed)
-        return self.ffn_norm(hidden + self.ffn(hidden)), weights
+def _layer(config: EncoderConfig) -> EncoderLayer:
+    ffn = FeedForward(config.dim, config.ffn_dim, config.activation)
+    return EncoderLayer(config.dim, config.num_heads, ffn, layer_norm_eps=config.layer_norm_eps)
 
 
 class Encoder(nn.Module):
@@ -88,7 +47,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(_layer(config) for _ in range(config.num_layers))
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor

@@ -1,0 +1,73 @@
+"""The Transformer layer, pre-norm or post-norm: what the encoders are stacked of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, get_args
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.config import Activation
+from models.multi_head import MultiHeadAttention
+
+Norm = Literal["post", "pre"]
+
+ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda hidden: functional.gelu(hidden, approximate="tanh"),
+    "relu": functional.relu,
+}
+
+
+class FeedForward(nn.Module):
+    """Widen, activate, narrow: each position alone. Raises ValueError for an activation not in `ACTIVATIONS`."""
+
+    def __init__(self, dim: int, ffn_dim: int, activation: Activation) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation: {activation!r} is not one of {', '.join(ACTIVATIONS)}")
+        self.activation = ACTIVATIONS[activation]
+        self.up = nn.Linear(dim, ffn_dim)
+        self.down = nn.Linear(ffn_dim, dim)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden: [batch, seq, dim] -> [batch, seq, dim]."""
+        narrowed: Tensor = self.down(self.activation(self.up(hidden)))
+        return narrowed
+
+
+class EncoderLayer(nn.Module):
+    """Attention, then feed-forward, each added to its input; what is normalised is the sum or the input.
+
+    norm: post (Vaswani et al., 2017, §5.4) or pre (Xiong et al., 2020)
+    Raises ValueError for another norm or activation, or when num_heads does not divide dim.
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int, ffn: FeedForward, *, norm: Norm = "post", layer_norm_eps: float = 1e-5
+    ) -> None:
+        super().__init__()
+        if norm not in get_args(Norm):
+            raise ValueError(f"norm: {norm!r} is not one of {', '.join(get_args(Norm))}")
+        self.norm = norm
+        self.attention = MultiHeadAttention(dim, num_heads)
+        self.attention_norm = nn.LayerNorm(dim, eps=layer_norm_eps)
+        self.ffn = ffn
+        self.ffn_norm = nn.LayerNorm(dim, eps=layer_norm_eps)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """One layer.
+
+        hidden: [batch, seq, dim]
+        mask: [batch or 1, seq or 1, seq], True or 1 = attend; None = attend everywhere
+        -> hidden [batch, seq, dim], weights [batch, heads, seq, seq]
+        """
+        if self.norm == "pre":
+            normed = self.attention_norm(hidden)
+            mixed, weights = self.attention(normed, normed, normed, mask)
+            hidden = hidden + mixed
+            return hidden + self.ffn(self.ffn_norm(hidden)), weights
+        mixed, weights = self.attention(hidden, hidden, hidden, mask)
+        hidden = self.attention_norm(hidden + mixed)
+        return self.ffn_norm(hidden + self.ffn(hidden)), weights
