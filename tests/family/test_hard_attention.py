@@ -63,7 +63,7 @@ def accuracy(module: ScoredAttention, image: Tensor) -> float:
     query, key, value, target = draw(4000, image)
     _, weights = module.eval()(query, key, value)
     assert set(weights.flatten().tolist()) == {0.0, 1.0}
-    return (weights[:, 0].argmax(dim=-1) == target).float().mean().item()
+    return float((weights[:, 0].argmax(dim=-1) == target).float().mean())
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def torch_encoder(dim: int, num_heads: int, num_layers: int, ffn_dim: int, **opt
     causal=st.booleans(),
 )
 @settings(max_examples=60)
-@torch.no_grad()  # in inference mode theirs takes a path of its own
+@torch.inference_mode()
 def test_equals_torch(
     seed: int,
     lengths: tuple[int, int],
