@@ -11,29 +11,98 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from models.attention import SingleHeadAttention
+from models.attention import ScoredAttention, SingleHeadAttention
+from models.multi_head import CrossAttention, MultiHeadAttention, SelfAttention
+from models.transformer import TokenTransformer, TransformerEncoder
 
 _SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One mechanism. summary: what it is, in a line; kwargs: the arguments of its class."""
+    """One mechanism.
+
+    kwargs: the arguments of its class. summary: what it is, in a line. formula: in the documents' letters. cost: time
+    and memory for n positions (n queries over m keys) beside the projections, which are linear.
+    """
 
     name: str
-    summary: str
     module: type[nn.Module]
     kwargs: Mapping[str, Any]
+    summary: str
+    formula: str
+    cost: str
 
 
 _ALL = (
     Preset(
-        "single-head",
-        "Scaled dot-product self-attention with one head, as the worked case has it: 512 → 64",
-        SingleHeadAttention,
-        {"d_model": 512, "d_k": 64},
+        "dot", ScoredAttention, {"query_dim": 64, "score": "dot"},
+        "The plain dot product as the score (Luong)", "softmax(QKᵀ) V", "n · m",
     ),
-)
+    Preset(
+        "scaled-dot", ScoredAttention, {"query_dim": 64},
+        "The dot product over √d, whose variance does not grow with d", "softmax(QKᵀ / √d) V", "n · m",
+    ),
+    Preset(
+        "bilinear", ScoredAttention, {"query_dim": 64, "key_dim": 96, "value_dim": 128, "score": "bilinear"},
+        "A learned matrix between query and key (Luong's general form)", "softmax(Q W Kᵀ) V", "n · m",
+    ),
+    Preset(
+        "additive", ScoredAttention,
+        {"query_dim": 64, "key_dim": 96, "value_dim": 128, "score": "additive", "score_dim": 64},
+        "A small network as the score (Bahdanau)", "softmax(v · tanh(W q + U k)) V", "n · m · score_dim",
+    ),
+    Preset(
+        "sharp", ScoredAttention, {"query_dim": 64, "temperature": 0.5},
+        "Soft weighting with a temperature: below 1 it is sharper, above 1 flatter", "softmax(QKᵀ / (τ √d)) V", "n · m",
+    ),
+    Preset(
+        "argmax", ScoredAttention, {"query_dim": 64, "score": "bilinear", "weighting": "argmax"},
+        "Hard attention: all weight on the best key. Trained by straight-through Gumbel or REINFORCE",
+        "V[argmax(Q W Kᵀ)]", "n · m",
+    ),
+    Preset(
+        "top-k", ScoredAttention, {"query_dim": 64, "score": "bilinear", "weighting": "top_k", "k": 4},
+        "Sparse attention: softmax over the 4 best keys, nothing on the others", "softmax(top₄(Q W Kᵀ)) V", "n · m",
+    ),
+    Preset(
+        "single-head", SingleHeadAttention, {"d_model": 512, "d_k": 64},
+        "Scaled dot-product self-attention with one head, as the worked case has it: 512 → 64",
+        "softmax(QKᵀ / √d_k) V", "n²",
+    ),
+    Preset(
+        "self-attention", SelfAttention, {"dim": 256, "num_heads": 4},
+        "Queries, keys and values of one sequence, 4 heads", "Concat(head₁ … head₄) W_O", "heads · n²",
+    ),
+    Preset(
+        "causal-self-attention", SelfAttention, {"dim": 256, "num_heads": 4, "causal": True},
+        "Self-attention in which no position sees a later one", "Concat(headᵢ) W_O, j ≤ i", "heads · n²",
+    ),
+    Preset(
+        "multi-head", MultiHeadAttention, {"dim": 512, "num_heads": 8},
+        "Queries, keys and values of their own, 8 heads, as `nn.MultiheadAttention`",
+        "Concat(head₁ … head₈) W_O", "heads · n · m",
+    ),
+    Preset(
+        "cross-attention", CrossAttention, {"dim": 256, "memory_dim": 384, "num_heads": 4},
+        "Queries of one sequence, keys and values of another, each with its own mask",
+        "Concat(headᵢ) W_O, K and V of the other", "heads · n · m",
+    ),
+    Preset(
+        "transformer-post-norm", TransformerEncoder, {"dim": 128, "num_heads": 4, "num_layers": 2, "ffn_dim": 512},
+        "An encoder stack as first published: norm after each sum, sinusoidal positions",
+        "x ← LN(x + f(x))", "layers · heads · n²",
+    ),
+    Preset(
+        "transformer-pre-norm", TokenTransformer,
+        {
+            "vocab_size": 1000, "dim": 128, "num_heads": 4, "num_layers": 2, "ffn_dim": 512, "norm": "pre",
+            "positions": "learned", "max_positions": 512, "activation": "gelu",
+        },
+        "An encoder stack over token ids: norm before each step, learned positions",
+        "x ← x + f(LN(x))", "layers · heads · n²",
+    ),
+)  # fmt: skip
 PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _ALL}
 
 

@@ -10,9 +10,14 @@ Soft weights have gradients everywhere. Hard ones have none, so they are learned
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
+
+_are_of_keys: ContextVar[bool] = ContextVar("are_of_keys", default=False)
 
 
 def softmax_weights(scores: Tensor, keep: Tensor | None = None, *, temperature: float = 1.0) -> Tensor:
@@ -93,11 +98,21 @@ def sample_weights(scores: Tensor, keep: Tensor | None = None, *, temperature: f
     return weights, log_probs.sum(dim=-1)
 
 
+@contextmanager
+def masks_of_keys() -> Iterator[None]:
+    """Within it a mask of two axes is `[batch, key_seq]`, as signatures declare it, whatever the sizes are."""
+    token = _are_of_keys.set(True)
+    try:
+        yield
+    finally:
+        _are_of_keys.reset(token)
+
+
 def read_mask(mask: Tensor | None, batch: int, query_seq: int) -> Tensor | None:
     """A mask of any accepted shape as bool `[batch or 1, query_seq or 1, key_seq]`.
 
     mask: [batch, key_seq], [query_seq, key_seq] or [batch, query_seq, key_seq]; in three axes the first two may be 1;
-    while a module is traced for a graph, two axes are always [batch, key_seq]
+    while a module is traced for a graph, and within `masks_of_keys`, two axes are always [batch, key_seq]
     Raises ValueError for another shape, and for a 2-D mask when batch == query_seq: it could mean either.
     """
     if mask is None:
@@ -107,8 +122,8 @@ def read_mask(mask: Tensor | None, batch: int, query_seq: int) -> Tensor | None:
         return keep
     if keep.dim() != 2:
         raise ValueError(f"mask: 2 or 3 axes needed, got shape {tuple(mask.shape)}")
-    if torch.compiler.is_exporting():
-        return keep.unsqueeze(1)  # sizes are symbols there: to compare them would tie the graph to what they are now
+    if torch.compiler.is_exporting() or _are_of_keys.get():
+        return keep.unsqueeze(1)  # while a graph is traced sizes are symbols, which must not be compared
     rows = keep.shape[0]
     if batch == query_seq == rows and rows > 1:
         raise ValueError(

@@ -17,6 +17,7 @@ from models.encoder import Encoder
 from models.loading import load_encoder
 from models.pooling import pool
 from models.registry import load_preset
+from models.weighting import masks_of_keys
 from service.bundle import Bundle
 from service.manifest import WEIGHTS, GraphSpec, Manifest, TensorSpec, TextManifest
 from service.runners.base import Array, Runner, RunnerInfo
@@ -63,7 +64,7 @@ class ModuleRunner:
         """Compute the named outputs, in the order asked. Raises KeyError for a name that the graph does not declare."""
         self.load(role)
         given = {spec.name: torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in self.graph.inputs}
-        with torch.inference_mode():
+        with torch.inference_mode(), masks_of_keys():
             found = self.module(**given)
         tensors = (found,) if isinstance(found, Tensor) else tuple(found)
         by_name = dict(zip((spec.name for spec in self.graph.outputs), tensors, strict=True))

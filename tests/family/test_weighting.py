@@ -15,6 +15,7 @@ from models.weighting import (
     Weighting,
     argmax_weights,
     gumbel_straight_through,
+    masks_of_keys,
     read_mask,
     sample_weights,
     softmax_weights,
@@ -197,3 +198,15 @@ def test_a_mask_with_two_meanings_is_refused() -> None:
 def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"^mask: "):
         read_mask(torch.ones(shape), 2, 5)
+
+
+def test_a_mask_is_of_keys_where_signatures_are_followed() -> None:
+    mask = torch.tensor([[True, True], [True, False]])
+    with pytest.raises(ValueError, match="could be"):
+        read_mask(mask, 2, 2)
+    with masks_of_keys():
+        keep = read_mask(mask, 2, 2)
+    assert keep is not None
+    assert keep.tolist() == [[[True, True]], [[True, False]]]
+    with pytest.raises(ValueError, match="could be"):
+        read_mask(mask, 2, 2)
