@@ -30,7 +30,7 @@ def to_blocks(values: Tensor, block: int) -> Tensor:
     seq = values.shape[1]
     num_blocks = (seq + block - 1) // block
     ends = (0, 0) * (values.dim() - 2) + (0, num_blocks * block - seq)
-    return functional.pad(values, ends).unflatten(1, (num_blocks, block))
+    return torch.unflatten(functional.pad(values, ends), 1, (num_blocks, block))
 
 
 class Part(ABC):
@@ -84,12 +84,12 @@ class Band(Part):
     def compact(self, weights: Tensor) -> Tensor:
         # Row r has its band at columns r to r + 2 · window. In rows of one column more it begins at column 0.
         flat = functional.pad(weights.flatten(-2), (0, self.window))
-        return flat.unflatten(-1, (self.window, 3 * self.window + 1))[..., : 2 * self.window + 1]
+        return torch.unflatten(flat, -1, (self.window, 3 * self.window + 1))[..., : 2 * self.window + 1]
 
 
 @dataclass(frozen=True, slots=True)
 class Strides(Part):
-    """Every key whose distance is a multiple of the block's length, but those within one block's length: `Band` has them.
+    """Every key whose distance is a multiple of the block's length, but the three that `Band` has.
 
     Column c: the query's own place in block c.
     """
@@ -131,7 +131,7 @@ class Summaries(Part):
         return values.flatten(2, 3)  # [batch, heads, blocks · block, width]
 
     def unrows(self, values: Tensor) -> Tensor:
-        return values.unflatten(2, (-1, self.block))
+        return torch.unflatten(values, 2, (-1, self.block))
 
     def columns(self, values: Tensor) -> Tensor:
         return values[:, :, :, self.block - self.tail :].flatten(2, 3)  # [batch, heads, blocks · tail, width]
@@ -159,7 +159,7 @@ class Chosen(Part):
         return values.flatten(2, 3)  # [batch, heads, blocks · block, width]
 
     def unrows(self, values: Tensor) -> Tensor:
-        return values.unflatten(2, (-1, self.block))
+        return torch.unflatten(values, 2, (-1, self.block))
 
     def columns(self, values: Tensor) -> Tensor:
         flat = values.flatten(2, 3)
@@ -171,7 +171,7 @@ class Chosen(Part):
 
 def attend(
     parts: Sequence[Part], keeps: Sequence[Tensor], query: Tensor, key: Tensor, value: Tensor
-) -> tuple[Tensor, list[Tensor]]:
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """One softmax over the columns of all parts.
 
     keeps: of each part, bool that broadcasts to [batch, 1, blocks, block, columns]
@@ -181,10 +181,8 @@ def attend(
     batch, _, num_blocks, block, _ = query.shape
     scores = [part.unrows(scaled_dot(part.rows(query), part.columns(key))) for part in parts]
     keep = torch.cat([keep.expand(batch, 1, num_blocks, block, -1) for keep in keeps], dim=-1)
-    joint = softmax_weights(torch.cat(scores, dim=-1), keep)
-    weights = list(joint.split([part_scores.shape[-1] for part_scores in scores], dim=-1))
-    mixed = [
-        part.unrows(part.rows(part_weights) @ part.columns(value))
-        for part, part_weights in zip(parts, weights, strict=True)
-    ]
-    return sum(mixed[1:], start=mixed[0]), weights
+    weights = softmax_weights(torch.cat(scores, dim=-1), keep)
+    # Cutting copies in ONNX: a lone part is left whole.
+    cut = torch.split(weights, [part.shape[-1] for part in scores], dim=-1) if len(parts) > 1 else (weights,)
+    mixed = [part.unrows(part.rows(own) @ part.columns(value)) for part, own in zip(parts, cut, strict=True)]
+    return sum(mixed[1:], start=mixed[0]), cut

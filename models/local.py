@@ -251,6 +251,6 @@ class FixedAttention(BlockAttention):
 
 
 def _first_within(index: Tensor, seq: int) -> Tensor:
-    """Which positions are within the sequence, and not a repetition of one before. index: [batch, num_global] -> bool."""
+    """Which positions are within the sequence and not there before. index: [batch, num_global] -> the same, bool."""
     is_repeated = (index[:, :, None] == index[:, None, :]).tril(-1).any(dim=-1)
     return (index >= 0) & (index < seq) & ~is_repeated
