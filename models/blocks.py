@@ -72,14 +72,20 @@ class Band(Part):
 
     def columns(self, values: Tensor) -> Tensor:
         num_blocks = values.shape[2]
-        padded = functional.pad(values, (0, 0, 0, 0, 1, 1))  # [batch, heads, blocks + 2, block, width]
-        return torch.cat([padded[:, :, first : first + num_blocks] for first in range(3)], dim=3)
+        blocks = torch.arange(num_blocks, device=values.device)[:, None] + torch.arange(-1, 2, device=values.device)
+        # Before the first and after the last block stands any other one: `keep` leaves it out.
+        picked = values.index_select(2, blocks.clamp(0, num_blocks - 1).flatten())  # [..., blocks · 3, block, width]
+        return torch.unflatten(picked, 2, (num_blocks, 3)).flatten(3, 4)
 
     def keep(self, keys: Tensor) -> Tensor:
-        columns = torch.arange(3 * self.window, device=keys.device)
-        past = columns - torch.arange(self.window, device=keys.device)[:, None]  # [block, columns]
-        in_band = (past >= 0) & (past <= 2 * self.window)
-        return in_band & self.columns(keys[:, None, :, :, None]).transpose(-2, -1)
+        num_blocks, width = keys.shape[1], self.window
+        columns = torch.arange(3 * width, device=keys.device) - width
+        past = columns - torch.arange(width, device=keys.device)[:, None]  # [block, columns]
+        in_band = (past >= -width) & (past <= width)
+        places = columns + width * torch.arange(num_blocks, device=keys.device)[:, None]  # [blocks, columns]
+        in_sequence = (places >= 0) & (places < width * num_blocks)
+        attended = self.columns(keys[:, None, :, :, None]).squeeze(-1) & in_sequence
+        return in_band & attended.unsqueeze(3)
 
     def compact(self, weights: Tensor) -> Tensor:
         # Row r has its band at columns r to r + 2 · window. In rows of one column more it begins at column 0.

@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 from torch.export import Dim
 
-from models.local import BlockAttention
 from service.runners.library import ort
-from tests.fixtures.patterns import MASKS, PATTERNS, TAIL, assert_equals_full, make_inputs, make_module
+from tests.fixtures.patterns import MASKS, PATTERNS, TAIL, LocalAttention, assert_equals_full, make_inputs, make_module
 
 torch.set_num_threads(1)
 BLOCK, HEADS = 16, 2
 
 
-def export_graph(module: BlockAttention, inputs: Mapping[str, Tensor]) -> bytes:
+def export_graph(module: LocalAttention, inputs: Mapping[str, Tensor]) -> bytes:
     """The module's graph, its batch and its word axes symbolic."""
     signature = module.signature()
     words: dict[str, Dim] = {}
