@@ -51,7 +51,7 @@ def test_equals_masked_full_attention_around_whole_blocks(name: str, mask: str) 
 
 @pytest.mark.parametrize(
     ("name", "batch", "mask"),
-    [("window", 3, "right"), ("globals", 1, "holes"), ("strided", 1, "left"), ("fixed", 1, "full")],
+    [("window", 3, "right"), ("globals", 1, "holes")],
 )
 @torch.inference_mode()
 def test_equals_masked_full_attention_of_4096_positions(name: str, batch: int, mask: str) -> None:
