@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from models.attention import ScoredAttention, SingleHeadAttention
+from models.local import FixedAttention, SlidingWindowAttention, StridedAttention
 from models.multi_head import CrossAttention, MultiHeadAttention, SelfAttention
 from models.transformer import TokenTransformer, TransformerEncoder
 
@@ -101,6 +102,27 @@ _ALL = (
         },
         "An encoder stack over token ids: norm before each step, learned positions",
         "x ← x + f(LN(x))", "layers · heads · n²",
+    ),
+    Preset(
+        "sliding-window", SlidingWindowAttention, {"dim": 64, "num_heads": 4, "window": 16},
+        "Each position attends to its neighbours, 16 on each side (Longformer)",
+        "softmax(QKᵀ / √d_k) V over |i − j| ≤ w", "n · w",
+    ),
+    Preset(
+        "sliding-window-global", SlidingWindowAttention,
+        {"dim": 64, "num_heads": 4, "window": 16, "has_globals": True},
+        "A sliding window, and a few global positions that attend to all and that all attend to (Longformer)",
+        "… over |i − j| ≤ w, or i ∈ G, or j ∈ G", "n · (w + g)",
+    ),
+    Preset(
+        "strided", StridedAttention, {"dim": 64, "num_heads": 4, "stride": 16},
+        "Neighbours, and every 16th position (Sparse Transformer)",
+        "… over |i − j| ≤ s, or (i − j) mod s = 0", "n · (s + n/s)",
+    ),
+    Preset(
+        "fixed", FixedAttention, {"dim": 64, "num_heads": 4, "block": 16, "tail": 4},
+        "The own block, and the last 4 positions of every block (Sparse Transformer)",
+        "… over ⌊i/b⌋ = ⌊j/b⌋, or j mod b ≥ b − t", "n · (b + t · n/b)",
     ),
 )  # fmt: skip
 PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _ALL}
