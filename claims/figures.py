@@ -20,6 +20,7 @@ STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#009E73", "marker": "^", "linestyle": "-."},
 )
 DPI = 150
+MARGIN = 4  # steps beside the first and the last distance
 
 
 def draw_cost(cost: Cost, file: Path) -> None:
@@ -49,7 +50,7 @@ def draw_recall(results: Sequence[Recall], file: Path) -> None:
     panels = figure.subplots(1, len(SCHEDULES), sharey=True)
     for axes, (schedule, title) in zip(panels, SCHEDULES.items(), strict=True):
         _draw_schedule(axes, [result for result in results if result.schedule == schedule])
-        axes.set(xlabel="distance of the first symbol (steps)", title=f"Trained on {title}")
+        axes.set(xlabel="steps since the first symbol", title=f"Trained on {title}")
     panels[0].set_ylabel("recalled (share of test sequences)")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
@@ -63,8 +64,8 @@ def _draw_schedule(axes: Axes, results: Sequence[Recall]) -> None:
         axes.fill_between(DISTANCES, [*map(min, at_each)], [*map(max, at_each)], color=style["color"], alpha=0.15)
         axes.plot(DISTANCES, [statistics.mean(values) for values in at_each], label=name, **style)
     axes.axhline(1 / NUM_SYMBOLS, color="black", linewidth=1, linestyle=":", label=f"chance (1 in {NUM_SYMBOLS})")
-    axes.axvspan(MAX_TRAINED, DISTANCES[-1], color="0.93", zorder=0, label="longer than any trained on")
-    axes.set(xlim=(0, DISTANCES[-1]), ylim=(0, 1.04))
+    axes.axvspan(MAX_TRAINED, DISTANCES[-1] + MARGIN, color="0.93", zorder=0, label="longer than any trained on")
+    axes.set(xlim=(-MARGIN, DISTANCES[-1] + MARGIN), ylim=(0, 1.04))
     _finish(axes)
 
 

@@ -62,8 +62,8 @@ def _cost_table(claim: dict[str, Any]) -> str:
     setup, machine, by_name = claim["setup"], claim["machine"], claim["milliseconds"]
     return (
         "## Cost against length\n\n"
-        f"Milliseconds of processor time for one pass over one row; width {setup['dim']}, {setup['num_heads']} heads, fastest of "
-        f"{setup['num_rounds']} rounds in turn; {machine['processor']}, one core, "
+        f"Milliseconds of processor time for one pass over one row; width {setup['dim']}, {setup['num_heads']} heads, "
+        f"fastest of {setup['num_rounds']} rounds in turn; one core of {machine['processor']}, "
         f"torch {machine['torch']}.\n\n"
         + _table(
             ["length", *by_name],
@@ -94,7 +94,8 @@ def _recall_table(claim: dict[str, Any]) -> str:
         f"Share of {setup['num_tested']:,} test sequences, mean of {len(setup['seeds'])} seeds; chance is "
         f"{1 / setup['num_symbols']:.3f}. Every model: width {setup['dim']}, {setup['num_updates']:,} updates of "
         f"{setup['batch']} sequences, the same ones, with up to {setup['max_trained']} distractors; Adam, learning "
-        f"rate {setup['learning_rate']}. Times are of training on one core of {claim['machine']['processor']}.\n\n"
+        f"rate {setup['learning_rate']}. Seconds are processor time of training, one core of "
+        f"{claim['machine']['processor']}.\n\n"
         + _table(["trained on", "model", *map(str, setup["distances"]), "seconds"], rows)
     )
 
