@@ -1,6 +1,6 @@
 # `make` alone prints one line for each target.
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench loadtest soak parity gpu-check clean
+.PHONY: help serve test check bench loadtest soak parity gpu-check claims clean
 
 PYTHON ?= python3
 MODEL := all-MiniLM-L6-v2
@@ -51,6 +51,9 @@ parity: .venv-dev/installed ## Prove the bundle equal to PyTorch (ARGS=--full fo
 
 gpu-check: .venv-dev/installed ## Check a GPU: parity, placement, throughput beside PyTorch (new environment: RUNTIME=gpu)
 	@$(DEV)/python -m tools.gpu_check $(ARGS)
+
+claims: .venv-dev/installed ## Measure what attention costs and recalls beside recurrent models; draw docs/figures (minutes)
+	@$(DEV)/python -m claims $(ARGS)
 
 clean: ## Remove all that make created: environments, bundles, results, caches
 	rm -rf .venv .venv-dev bundles bench/results loadtest/results build dist *.egg-info
