@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from bench.servers import machine
-from models.attention import MultiHeadAttention
 from models.local import SlidingWindowAttention
+from models.multi_head import MultiHeadAttention
 
 SHORT, LONG = 4096, 8192
 MAX_MEMORY_SHARE = 1 / 8

@@ -171,6 +171,7 @@ class SlidingWindowAttention(BlockAttention):
             "axes": ["batch", "num_global"],
             "dtype": "int64",
             "meaning": "index",
+            "of": "seq",
         }
         return declaration
 

@@ -12,8 +12,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from models.attention import ScoredAttention, SingleHeadAttention
+from models.attention_pooling import AttentionPooling, PooledEncoder
+from models.convolutional import CnnEncoder
 from models.local import FixedAttention, SlidingWindowAttention, StridedAttention
 from models.multi_head import CrossAttention, MultiHeadAttention, SelfAttention
+from models.recurrent import GruEncoder, LstmEncoder
+from models.seq2seq import AttentionSeq2Seq, FixedContextSeq2Seq
 from models.transformer import TokenTransformer, TransformerEncoder
 
 _SEED = 0
@@ -123,6 +127,47 @@ _ALL = (
         "fixed", FixedAttention, {"dim": 64, "num_heads": 4, "block": 16, "tail": 4},
         "The own block, and the last 4 positions of every block (Sparse Transformer)",
         "… over ⌊i/b⌋ = ⌊j/b⌋, or j mod b ≥ b − t", "n · (b + t · n/b)",
+    ),
+    Preset(
+        "lstm", LstmEncoder, {"input_dim": 32, "hidden_dim": 32, "bidirectional": True},
+        "An LSTM in both directions, over the kept positions of a row alone",
+        "c ← f ⊙ c + i ⊙ g,  h = o ⊙ tanh(c)", "n steps, one after the other",
+    ),
+    Preset(
+        "gru", GruEncoder, {"input_dim": 32, "hidden_dim": 32, "bidirectional": True},
+        "A GRU in both directions, over the kept positions of a row alone",
+        "h ← (1 − z) ⊙ n + z ⊙ h", "n steps, one after the other",
+    ),
+    Preset(
+        "cnn", CnnEncoder, {"input_dim": 32, "hidden_dim": 32, "num_layers": 3, "kernel_size": 5},
+        "Stacked convolutions: each sees a window, masked before every layer",
+        "h ← ReLU(W ∗ (m ⊙ h) + b)", "layers · n · kernel",
+    ),
+    Preset(
+        "attention-pooling", AttentionPooling, {"dim": 32, "attention_dim": 32},
+        "A learned query reads a row into one vector", "softmax(vᵀ tanh(W h + b)) h", "n",
+    ),
+    *(
+        Preset(
+            f"{encoder}-attention-pooling", PooledEncoder,
+            {"encoder": encoder, "options": options, "attention_dim": 32},
+            f"{encoder.upper()}, then attention pooling over its states", "softmax(vᵀ tanh(W h + b)) h", cost,
+        )
+        for encoder, options, cost in (
+            ("lstm", {"input_dim": 32, "hidden_dim": 32, "bidirectional": True}, "n steps, one after the other"),
+            ("gru", {"input_dim": 32, "hidden_dim": 32, "bidirectional": True}, "n steps, one after the other"),
+            ("cnn", {"input_dim": 32, "hidden_dim": 32, "num_layers": 3, "kernel_size": 5}, "layers · n · kernel"),
+        )
+    ),
+    Preset(
+        "seq2seq-fixed-context", FixedContextSeq2Seq, {"source_vocab": 100, "target_vocab": 100, "dim": 32},
+        "Encoder–decoder whose source is one fixed vector (teacher-forced)",
+        "y = W tanh(V [s; q])", "n + m steps",
+    ),
+    Preset(
+        "seq2seq-attention", AttentionSeq2Seq, {"source_vocab": 100, "target_vocab": 100, "dim": 32},
+        "The same with additive attention over the source at every step",
+        "y = W tanh(V [c; q]),  c = softmax(vᵀ tanh(W q + U h)) h", "n + m steps, and n · m scores",
     ),
 )  # fmt: skip
 PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _ALL}

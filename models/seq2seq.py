@@ -18,27 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from models.recurrent import LstmEncoder
+from models.scores import AdditiveScore
 from models.signature import Declaration
 from models.weighting import softmax_weights
-
-
-class AdditiveScore(nn.Module):
-    """vᵀ tanh(W q + U k) (Bahdanau et al., 2015, A.1.2).
-
-    query_dim, key_dim: widths of queries and keys; dim: of the space in which they are added.
-    """
-
-    def __init__(self, query_dim: int, key_dim: int, dim: int) -> None:
-        super().__init__()
-        self.query = nn.Linear(query_dim, dim, bias=False)
-        self.key = nn.Linear(key_dim, dim, bias=False)
-        self.score = nn.Linear(dim, 1, bias=False)
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """query: [batch, query_seq, query_dim], key: [batch, key_seq, key_dim] -> [batch, query_seq, key_seq]."""
-        added = self.query(query).unsqueeze(2) + self.key(key).unsqueeze(1)  # [batch, query_seq, key_seq, dim]
-        scores: Tensor = self.score(added.tanh()).squeeze(-1)
-        return scores
 
 
 class Seq2Seq(nn.Module):
