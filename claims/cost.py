@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.attention import MultiHeadAttention
+from models.multi_head import MultiHeadAttention
 from models.recurrent import LstmEncoder
 
 DIM = 64
