@@ -97,8 +97,9 @@ HOT_ROUTES: dict[str, HotRoute] = {
     "/v1/tokenize": HotRoute(
         tokenize, TokenizeBody, EncodeAnswer, "The tokens that the model would get", has_vectors=False
     ),
-    "/v2/models/{model}/infer": _oip("Outputs of the model for tensors or texts", name="infer"),
+    # The first that fits answers: a name with slashes could have a version's path in it.
     "/v2/models/{model}/versions/{version}/infer": _oip("The same, of one version", name="infer_version"),
+    "/v2/models/{model}/infer": _oip("Outputs of the model for tensors or texts", name="infer"),
 }
 
 

@@ -162,16 +162,23 @@ def _from_json(port: Port, tensor: InferTensor) -> Values:
     if not isinstance(tensor.data, list):
         raise fault(port, f"data: a list is expected, got {describe(tensor.data)}")
     flat = _flatten(port, tensor.shape, tensor.data)
-    taken, words = _TAKEN[port.datatype]
-    values = np.empty(len(flat), dtype=DTYPES.get(port.datatype, np.dtype(object)))
+    parts = []
     for start in range(0, len(flat), _SLICE_VALUES):
         part = flat[start : start + _SLICE_VALUES]
-        if not set(map(type, part)) <= taken:
-            index, bad = next((index, value) for index, value in enumerate(part) if type(value) not in taken)
-            raise fault(port, f"{words} needed, got {describe(bad)} at {_place(start + index, tensor.shape)}")
+        _check_types(port, part, start, tensor.shape)
         if port.datatype != BYTES:
-            values[start : start + len(part)] = _array(port, part)
-    return flat if port.datatype == BYTES else values.reshape(tensor.shape)
+            parts.append(_array(port, part))
+    if port.datatype == BYTES:
+        return flat
+    return np.concatenate(parts or [_array(port, [])]).reshape(tensor.shape)
+
+
+def _check_types(port: Port, part: list[Any], start: int, shape: Sequence[int]) -> None:
+    # A bool is an int to Python, so the exact types are asked for, in C for all at once.
+    taken, words = _TAKEN[port.datatype]
+    if not set(map(type, part)) <= taken:
+        index, bad = next((index, value) for index, value in enumerate(part) if type(value) not in taken)
+        raise fault(port, f"{words} needed, got {describe(bad)} at {_place(start + index, shape)}")
 
 
 def _array(port: Port, numbers: list[Any]) -> Array:
@@ -187,7 +194,7 @@ def _flatten(port: Port, shape: Sequence[int], data: list[Any]) -> list[Any]:
     """The values in one list. Nested lists must have this shape throughout."""
     if len(shape) == 1 or not (data and isinstance(data[0], list)):
         if len(data) != prod(shape):
-            raise fault(port, f"{describe(prod(shape))} values needed by its shape, got {len(data)}")
+            raise fault(port, f"{_count(prod(shape))} values needed by its shape, got {len(data)}")
         return data
     level: list[Any] = [data]
     for depth, size in enumerate(shape):
@@ -210,7 +217,7 @@ def _from_binary(port: Port, shape: Sequence[int], raw: memoryview) -> Values:
     dtype = DTYPES[port.datatype]
     size = prod(shape) * dtype.itemsize
     if len(raw) != size:
-        raise fault(port, f"{describe(size)} bytes needed by its shape and {port.datatype}, got {len(raw)}")
+        raise fault(port, f"{_count(size)} bytes needed by its shape and {port.datatype}, got {len(raw)}")
     if port.datatype == "BOOL" and len(raw) and (found := np.frombuffer(raw, dtype=np.uint8)).max() > 1:
         index = int(np.argmax(found > 1))
         raise fault(port, f"bytes 0 or 1 needed, got {found[index]} at {_place(index, shape)}")
@@ -233,6 +240,11 @@ def _texts(port: Port, count: int, raw: memoryview) -> Iterator[str]:
         start = end
     if start < len(raw):
         raise fault(port, f"{count} elements needed, {len(raw) - start} bytes are left after the last one")
+
+
+def _count(number: int) -> str:
+    # Sizes of a shape are whatever the caller wrote: hundreds of digits must not be told.
+    return str(number) if number < 10**18 else "more than 10^18"
 
 
 def _flat_json(parts: Sequence[Array]) -> Iterator[bytes]:
