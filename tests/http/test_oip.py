@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over a text model: its answers, its refusals, its error shape wherever an error is made."""
+"""The Open Inference Protocol over a text model: its answers, its refusals, and its error shape for every error."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from service.api.oip_schema import OipAnswer, OipModel, OipModelReady, OipReady, OipServer
+from service.api.oip_wire import read_tensors
 from service.runners.base import Array, FakeRunner
 from tests.fixtures.fakes import fake_tokenizer
 from tests.http.conftest import OpenClient, app_of
@@ -231,7 +232,7 @@ async def test_names_with_slashes_versions_and_methods(client: httpx2.AsyncClien
 async def test_media_types_and_sizes(open_client: OpenClient) -> None:
     client = await open_client(max_body_bytes=1024)
     for media in ("application/json", "application/octet-stream", None):
-        headers = {} if media is None else {"content-type": media}
+        headers: dict[str, str] = {} if media is None else {"content-type": media}
         content = b'{"inputs":[{"name":"text","shape":[1],"datatype":"BYTES","data":["a"]}]}'
         assert (await client.post(INFER, content=content, headers=headers)).status_code == 200
     for headers in ({"content-type": "text/plain"}, {"content-encoding": "gzip"}):
@@ -290,15 +291,12 @@ async def test_a_large_request_is_parsed_beside_the_loop(
     client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = []
-    from service.api import oip
-
-    read = oip.read_tensors
 
     def noted(*arguments: Any, **options: Any) -> Any:
         threads.append(threading.current_thread())
-        return read(*arguments, **options)
+        return read_tensors(*arguments, **options)
 
-    monkeypatch.setattr(oip, "read_tensors", noted)
+    monkeypatch.setattr("service.api.oip.read_tensors", noted)
     for text in ("a", "a " * 100_000):
         await client.post(INFER, json=body_of([text]))
     assert [thread is threading.main_thread() for thread in threads] == [True, False]
