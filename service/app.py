@@ -54,7 +54,8 @@ Open = Callable[[Bundle[Manifest], Service], Engine]
 class HotRoute:
     """A POST route that `Front` answers itself, and how it is documented.
 
-    media_types: of answers beside JSON, and when: those of requests too, where takes_binary. name: of the operation.
+    media_types: of answers that are not JSON; when: on which condition they come; takes_binary: requests may have them
+    too. name: of the operation, where the end of its path does not tell.
     """
 
     endpoint: Endpoint
