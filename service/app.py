@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import re
 import threading
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -24,6 +25,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.body import SAFETENSORS, Body
 from service.api.encode import EncodeBody, encode
+from service.api.oip import BINARY, HEADER, infer
+from service.api.oip_routes import oip_router
+from service.api.oip_schema import OIP_ERRORS, InferBody, OipAnswer
 from service.api.openai import EmbeddingsBody, embeddings
 from service.api.ops import UI, docs_router, models_router, ops_router
 from service.api.schema import ERRORS, EmbeddingsAnswer, EncodeAnswer, TensorsAnswer
@@ -48,14 +52,38 @@ Open = Callable[[Bundle[Manifest], Service], Engine]
 
 @dataclass(frozen=True, slots=True)
 class HotRoute:
-    """A POST route that `Front` answers itself, and how it is documented."""
+    """A POST route that `Front` answers itself, and how it is documented.
+
+    media_types: of answers that are not JSON; when: on which condition they come; takes_binary: requests may have them
+    too. name: of the operation, where the end of its path does not tell.
+    """
 
     endpoint: Endpoint
     body: type[Body]
     answer: Any
     summary: str
     media_types: tuple[str, ...] = ()
+    when: str = "for who sends it as `Accept`"
+    takes_binary: bool = False
     has_vectors: bool = True
+    errors: Mapping[int | str, dict[str, Any]] = field(default_factory=lambda: ERRORS)
+    tag: str = "inference"
+    name: str = ""
+
+
+def _oip(summary: str, *, name: str) -> HotRoute:
+    return HotRoute(
+        infer,
+        InferBody,
+        OipAnswer,
+        summary,
+        (BINARY,),
+        when=f"with binary tensors behind it, when those are asked for; the header `{HEADER}` is its length then",
+        takes_binary=True,
+        errors=OIP_ERRORS,
+        tag="open inference protocol",
+        name=name,
+    )
 
 
 HOT_ROUTES: dict[str, HotRoute] = {
@@ -70,6 +98,9 @@ HOT_ROUTES: dict[str, HotRoute] = {
     "/v1/tokenize": HotRoute(
         tokenize, TokenizeBody, EncodeAnswer, "The tokens that the model would get", has_vectors=False
     ),
+    # The first that fits answers: a name with slashes could have a version's path in it.
+    "/v2/models/{model}/versions/{version}/infer": _oip("The same, of one version", name="infer_version"),
+    "/v2/models/{model}/infer": _oip("Outputs of the model for tensors or texts", name="infer"),
 }
 
 
@@ -125,7 +156,12 @@ def create_app(settings: Settings, prepare: Callable[[], Bundle[Manifest]], *, o
     )
     for path, route in HOT_ROUTES.items():
         _document(app, path, route)
-    for router in (models_router(service), ops_router(service), docs_router()):
+    for router in (
+        models_router(service),
+        oip_router(service, version=API_VERSION),
+        ops_router(service),
+        docs_router(),
+    ):
         app.include_router(router)
     app.mount("/docs/assets", StaticFiles(directory=UI))
     return app
@@ -190,22 +226,26 @@ def _document(app: FastAPI, path: str, route: HotRoute) -> None:
     body = {"$ref": _REF.format(model=route.body.__name__)}
     binary = {media: {"schema": {"type": "string", "format": "binary"}} for media in route.media_types}
     answered: dict[str, Any] = {"content": binary}
-    extra: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}
+    content = {"application/json": {"schema": body}, **(binary if route.takes_binary else {})}
+    parameters = [{"name": name, "in": "path", "required": True} for name in re.findall(r"{(\w+)}", path)]
     if route.has_vectors:
         answered["headers"] = {_SPACE: {"description": "The space of the vectors.", "schema": {"type": "string"}}}
         text = "The space of your index, as the field `embedding_space`: another one is refused by 412."
-        extra["parameters"] = [{"name": _SPACE, "in": "header", "description": text, "schema": {"type": "string"}}]
+        parameters.append({"name": _SPACE, "in": "header", "description": text})
+    extra: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
+    if parameters:
+        extra["parameters"] = [{**parameter, "schema": {"type": "string"}} for parameter in parameters]
     if binary:
-        answered["description"] = f"JSON, or {' or '.join(binary)} for who sends it as `Accept`."
+        answered["description"] = f"JSON, or {' or '.join(binary)} {route.when}."
     app.add_api_route(
         path,
         documented,
         methods=["POST"],
-        tags=["inference"],
+        tags=[route.tag],
         summary=route.summary,
         description=inspect.getdoc(inspect.getmodule(route.endpoint)),
         response_model=route.answer,
-        responses={200: answered, **ERRORS},
-        operation_id=path.rsplit("/", 1)[-1],
+        responses={200: answered, **route.errors},
+        operation_id=route.name or path.rsplit("/", 1)[-1],
         openapi_extra=extra,
     )

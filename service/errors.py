@@ -15,7 +15,8 @@
     StartupError                 bad settings, bad bundle, provider missing: the process exits non-zero
 
 `code` is what a client may branch on and the label of the error metric. Stages raise, `middleware` translates once.
-Messages name the field, the limit and the value, and never repeat the caller's text.
+Messages name the field, the limit and the value, and never repeat the caller's text. How they are written depends on
+the path: under `/v2` as the Open Inference Protocol says, everywhere else as OpenAI's clients read them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import orjson
 
 MAX_RETRY_AFTER_S = 120
 _MAX_MESSAGE_CHARS = 2_000
+_OIP = "/v2"
 
 
 class ServiceError(Exception):
@@ -153,9 +155,13 @@ class StartupError(Exception):
     """The process must not start: settings, bundle or provider are not what they must be."""
 
 
-def error_body(error: ServiceError) -> bytes:
-    """The error object as bytes, bounded in size."""
+def error_body(error: ServiceError, path: str = "") -> bytes:
+    """The error object as bytes, bounded in size, in the shape that clients of this path read."""
+    message = error.message
+    if len(message) > _MAX_MESSAGE_CHARS:
+        message = message[:_MAX_MESSAGE_CHARS] + "…"
+    if path == _OIP or path.startswith(f"{_OIP}/"):
+        return orjson.dumps({"error": message})
     body = error.body()
-    if len(error.message) > _MAX_MESSAGE_CHARS:
-        body["error"]["message"] = error.message[:_MAX_MESSAGE_CHARS] + "…"
+    body["error"]["message"] = message
     return orjson.dumps(body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -32,7 +33,7 @@ from service.state import Service
 Endpoint = Callable[[Engine, Exchange], Awaitable[Reply]]
 
 # Nobody reads these lines: probes and scrapes come every few seconds.
-_QUIET = ("/health", "/metrics")
+_QUIET = ("/health", "/metrics", "/v2/health")
 _CLIENT_GONE = 499
 _SHUT_DOWN = "the server shut down before this request was finished"
 _SHUT_DOWN_RETRY_S = 5.0
@@ -44,12 +45,17 @@ _log = logging.getLogger(__name__)
 
 
 class Front:
-    """Outermost ASGI layer. endpoints: the POST routes it answers itself, by path."""
+    """Outermost ASGI layer.
+
+    endpoints: the POST routes it answers itself, by path. `{model}` in a path is a name that may have slashes, any
+    other word in braces has none; the endpoint finds them in the scope, as `path_params`.
+    """
 
     def __init__(self, app: ASGIApp, *, service: Service, endpoints: Mapping[str, Endpoint]) -> None:
         self._app = app
         self._service = service
-        self._endpoints = endpoints
+        self._endpoints = {path: endpoint for path, endpoint in endpoints.items() if "{" not in path}
+        self._patterns = [(path, _pattern(path), found) for path, found in endpoints.items() if "{" in path]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -71,12 +77,11 @@ class Front:
             self._record(exchange)
 
     async def _dispatch(self, exchange: Exchange) -> None:
-        path = exchange.scope["path"]
-        endpoint = self._endpoints.get(path)
+        route, endpoint = self._find(exchange.scope)
         if endpoint is None or exchange.scope["method"] != "POST":
             await self._app(exchange.scope, exchange.receive, exchange.send)
             return
-        exchange.route = path
+        exchange.route = route
         engine = self._service.admit()
         self._service.exchanges.add(exchange)
         try:
@@ -86,6 +91,16 @@ class Front:
         finally:
             self._service.exchanges.discard(exchange)
             exchange.give_back()
+
+    def _find(self, scope: Scope) -> tuple[str, Endpoint | None]:
+        path = scope["path"]
+        if (endpoint := self._endpoints.get(path)) is not None:
+            return path, endpoint
+        for route, pattern, endpoint in self._patterns:
+            if found := pattern.fullmatch(path):
+                scope["path_params"] = found.groupdict()
+                return route, endpoint
+        return path, None
 
     async def _refuse(self, exchange: Exchange, error: Exception) -> None:
         failure = translate(error, exchange.request_id)
@@ -97,7 +112,8 @@ class Front:
             await exchange.abort()
             return
         exchange.is_draining = self._service.is_draining
-        reply = Reply(error_body(failure), failure.status, headers=failure.headers)
+        body = error_body(failure, exchange.scope["path"])
+        reply = Reply(body, failure.status, headers=failure.headers)
         try:
             await exchange.within(_REFUSAL_S, exchange.answer(reply))
         except DeadlineError:
@@ -115,6 +131,10 @@ class Front:
             )
         level = logging.DEBUG if exchange.route.startswith(_QUIET) else logging.INFO
         log_fields(_access, level, exchange.scope["method"], _access_fields(exchange, seconds))
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path).replace("(?P<model>[^/]+)", "(?P<model>.+)"))
 
 
 def _access_fields(exchange: Exchange, seconds: float) -> dict[str, Any]:
@@ -140,7 +160,7 @@ def translate(error: Exception, request_id: str) -> ServiceError:
 
 def _from_http(error: HTTPException) -> ServiceError:
     if error.status_code == 404:
-        return NotFoundError("there is no such path; /docs lists those that there are, under /v1 and /health")
+        return NotFoundError("there is no such path; /docs lists those that there are, under /v1, /v2 and /health")
     if error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")
         if allow == "GET":

@@ -12,6 +12,7 @@ from service.settings import Settings
 
 _LOADING_RETRY_S = 2.0
 _DRAINING_RETRY_S = 5.0
+_UNREADY_RETRY_S = 2.0
 
 
 @dataclass(slots=True)
@@ -58,6 +59,12 @@ class Service:
         if self.engine is None:
             raise NotReadyError("the model is being loaded", retry_after_s=_LOADING_RETRY_S)
         return self.engine
+
+    def check_ready(self) -> None:
+        """Raises NotReadyError saying why no new work should be sent here."""
+        if (reason := self.unready_reason()) is not None:
+            code = "draining" if self.is_draining else "not_ready"
+            raise NotReadyError(reason, retry_after_s=_UNREADY_RETRY_S, code=code)
 
     def unready_reason(self) -> str | None:
         """Why no new work should be sent here; None when it should. A full queue is no reason."""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tests.fixtures.command import ROOT, export
+from tests.fixtures.tensor_bundle import make_tensor_bundle
 
 # No test is timed: these machines are shared.
 settings.register_profile("untimed", deadline=None)
@@ -38,6 +39,12 @@ def tiny_bundle(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     out = tmp_path_factory.mktemp("bundles") / "tiny"
     export(str(tiny_models / "bert_mean"), "--out", str(out))
     return out
+
+
+@pytest.fixture(scope="session")
+def tensor_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small tensor bundle made by hand: `fixtures/tensor_bundle.py` has its reference and its inputs."""
+    return make_tensor_bundle(tmp_path_factory.mktemp("bundles") / "by-hand").path
 
 
 @pytest.fixture(scope="session")

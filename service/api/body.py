@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from math import isfinite
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -65,6 +65,7 @@ class _FirstFaultOnly(FailFast):
 Numbers = Annotated[list[int], _FirstFaultOnly(), MinLen(1)]
 Includes = Annotated[list[IncludeName], _FirstFaultOnly(), MinLen(1)]
 Model = TypeVar("Model", bound="Body")
+Built = TypeVar("Built")
 
 
 def _cut_side(value: Any) -> Any:
@@ -95,8 +96,11 @@ class AttentionOptions(Body):
     expand: bool = Field(False, description="Weights of local attention as dense matrices, whatever their layout.")
 
 
-def check_media_type(exchange: Exchange) -> None:
-    """Refuse what is not plain JSON, before a byte of it is read. Raises MediaTypeError."""
+Refuse = Callable[[ErrorDetails, type[Body]], RequestError]
+
+
+def check_media_type(exchange: Exchange, *, also: Collection[bytes] = ()) -> None:
+    """Refuse what is not plain JSON, before a byte of it is read. also: further types. Raises MediaTypeError."""
     transfer = exchange.headers.get(b"transfer-encoding", b"chunked").strip().lower()
     if transfer != b"chunked":
         raise MediaTypeError("transfer-encoding: only chunked is taken, without compression")
@@ -105,6 +109,8 @@ def check_media_type(exchange: Exchange) -> None:
         raise MediaTypeError("content-encoding: only `identity` is taken")
     media = exchange.headers.get(b"content-type", b"").split(b";", 1)[0].strip().lower()
     if media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json")):
+        return
+    if media in also:
         return
     hint = (
         "; curl -d needs -H 'content-type: application/json'" if media == b"application/x-www-form-urlencoded" else ""
@@ -119,8 +125,8 @@ async def read_model(exchange: Exchange, engine: Engine, model: type[Model]) -> 
     return parse(body, model)
 
 
-def parse(body: bytes, model: type[Model]) -> Model:
-    """Strict parse. Raises RequestError with the first fault."""
+def parse(body: bytes, model: type[Model], *, refuse: Refuse | None = None) -> Model:
+    """Strict parse. refuse: words a fault of one field. Raises RequestError with the first fault."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -131,15 +137,15 @@ def parse(body: bytes, model: type[Model]) -> Model:
             if found[1]:
                 mended[found.start() : found.end()] = _REPLACEMENT
         if mended != body:
-            return parse(bytes(mended), model)
-    raise _refusal(fault, model)
+            return parse(bytes(mended), model, refuse=refuse)
+    if fault["type"] == "json_invalid":
+        raise RequestError(f"body: {fault['msg']}".replace("Invalid JSON", "invalid JSON"), code="invalid_json")
+    if not fault["loc"]:
+        raise RequestError(f"body: a JSON object is expected, got {describe(fault['input'])}")
+    raise (refuse or _refusal)(fault, model)
 
 
 def _refusal(fault: ErrorDetails, model: type[Body]) -> RequestError:
-    if fault["type"] == "json_invalid":
-        return RequestError(f"body: {fault['msg']}".replace("Invalid JSON", "invalid JSON"), code="invalid_json")
-    if not fault["loc"]:
-        return RequestError(f"body: a JSON object is expected, got {describe(fault['input'])}")
     name = kind = str(fault["loc"][0])
     if name == "attention" and len(fault["loc"]) > 1:
         name = kind = f"attention.{fault['loc'][1]}"
@@ -236,8 +242,12 @@ def answer_cost(encoding_format: str) -> float:
 
 async def write(build: Callable[[], bytes], result: EncodeResult | TensorResult, answer_format: str) -> bytes:
     """The answer as bytes; a large one is built beside the event loop, so that others are answered meanwhile."""
-    is_large = num_bytes(result, answer_cost(answer_format)) > _LARGE_ANSWER_BYTES
-    return await asyncio.to_thread(build) if is_large else build()
+    return await build_sized(build, num_bytes(result, answer_cost(answer_format)))
+
+
+async def build_sized(build: Callable[[], Built], size: float) -> Built:
+    """Something of about this many bytes; when they are many, built beside the event loop."""
+    return await asyncio.to_thread(build) if size > _LARGE_ANSWER_BYTES else build()
 
 
 async def run(exchange: Exchange, engine: Engine, request: EncodeRequest) -> EncodeResult:

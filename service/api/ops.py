@@ -12,12 +12,9 @@ from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
 from service import metrics
 from service.api import models
 from service.api.schema import ERRORS, Health, ModelDetail, ModelList
-from service.errors import NotReadyError
 from service.state import Service
 
 UI = Path(__file__).parent.parent / "ui"
-
-_UNREADY_RETRY_S = 2.0
 
 
 def ops_router(service: Service) -> APIRouter:
@@ -32,9 +29,7 @@ def ops_router(service: Service) -> APIRouter:
     @router.head("/health/ready", include_in_schema=False)
     @router.get("/health/ready", summary="New work should be sent here", responses={503: ERRORS[503]})
     async def ready() -> Response:
-        reason = service.unready_reason()
-        if reason is not None:
-            raise NotReadyError(reason, retry_after_s=_UNREADY_RETRY_S, code=_code(service))
+        service.check_ready()
         return JSONResponse({"status": "ready"})
 
     @router.head("/health", include_in_schema=False)
@@ -97,10 +92,6 @@ def docs_router() -> APIRouter:
 
 def _json(body: bytes) -> Response:
     return Response(body, media_type="application/json")
-
-
-def _code(service: Service) -> str:
-    return "draining" if service.is_draining else "not_ready"
 
 
 def _health(service: Service) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from service.errors import RequestError
 from service.manifest import AttentionSpec
 
 _SAFETENSORS_BYTES_PER_VALUE = 4.0
-_SAFETENSORS_HINT = "ask /v1/encode for safetensors (Accept: application/vnd.safetensors, 4 bytes a value)"
+SAFETENSORS_HINT = "ask /v1/encode for safetensors (Accept: application/vnd.safetensors, 4 bytes a value)"
 _FEWER_VALUES = ("ask for fewer layers or heads", 'for heads "mean"')
 
 # `{"id":2003,"text":"is","start":8,"end":10,"special":false},` and more for long words and late offsets.
@@ -66,7 +66,7 @@ def check_response_size(
         return
     param, hints = "include" if num_values else "input", [*_FEWER_VALUES] if has_attention else []
     if num_values and bytes_per_value > _SAFETENSORS_BYTES_PER_VALUE:
-        hints.insert(0, _SAFETENSORS_HINT)
+        hints.insert(0, SAFETENSORS_HINT)
     raise RequestError(
         f"{param}: an answer of {limit} bytes allowed, this one would take about {estimate}; "
         + ", ".join([*hints, "send fewer or shorter texts"]),

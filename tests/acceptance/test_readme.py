@@ -56,15 +56,16 @@ def test_the_attention_of_the_readme(minilm_server: LiveServer) -> None:
 def test_the_examples_for_clients_run_in_their_order(minilm_server: LiveServer, tmp_path: Path) -> None:
     outputs = []
     for language, code in EXAMPLES:
-        code = code.replace("http://127.0.0.1:8000", minilm_server.url)
+        code = code.replace("127.0.0.1:8000", minilm_server.url.removeprefix("http://"))
         command = ["bash", "-c", code] if language == "bash" else [sys.executable, "-c", code]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
-    openai, pair, saved, weights, refused = outputs
+    openai, pair, saved, weights, triton, refused = outputs
     tokens = "['[CLS]', 'the', 'river', 'bank', 'was', 'muddy', '.', '[SEP]']"
     assert openai.strip() == f"384 {tokens} [1, 8, 8]"
     assert json.loads(pair)["data"][0]["outputs"]["shape"] == [11, 384]
     assert saved == ""
     assert weights.strip() == f"(12, 8, 8) {tokens}"
+    assert triton.strip() == "(2, 384) [8 8]"
     assert json.loads(refused)["error"]["code"] == "embedding_space_mismatch"
