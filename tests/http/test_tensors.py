@@ -1,0 +1,222 @@
+"""`tensors` of `/v1/encode`: what comes back, in each format, and what is refused by name."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from service.api.schema import ModelSummary, TensorsAnswer
+from service.app import create_app
+from service.bundle import open_bundle
+from service.runners.base import Array
+from service.settings import Settings
+from tests.fixtures.tensor_bundle import DIM, HEADS, MAX_SEQ, NAME, VOCAB, make_inputs, reference
+from tests.http.conftest import wait_ready
+
+BATCH, SEQ = 3, 7
+URL = "/v1/encode"
+Packed = dict[str, Any]
+
+
+@pytest.fixture
+async def tensors(tensor_bundle: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of an app that serves the tensor bundle with its own session."""
+    app = create_app(Settings(), lambda: open_bundle(tensor_bundle))
+    async with (
+        app.router.lifespan_context(app),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://test") as client,
+    ):
+        await wait_ready(client)
+        yield client
+
+
+def packed(values: Array) -> Packed:
+    data = base64.b64encode(values.astype(values.dtype.newbyteorder("<")).tobytes()).decode()
+    return {"dtype": str(values.dtype), "shape": list(values.shape), "data": data}
+
+
+def unpacked(fields: Packed) -> Array:
+    values: Array = np.frombuffer(base64.b64decode(fields["data"]), np.dtype(fields["dtype"]).newbyteorder("<"))
+    return values.reshape(fields["shape"])
+
+
+def body_of(inputs: dict[str, Array], **fields: Any) -> dict[str, Any]:
+    return {"tensors": {name: packed(values) for name, values in inputs.items()}, **fields}
+
+
+async def refused(client: httpx2.AsyncClient, body: dict[str, Any], *words: str, param: str, code: str) -> None:
+    answer = await client.post(URL, json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, param, code), error
+    assert all(word in error["message"] for word in words), error["message"]
+
+
+async def test_outputs_come_back_by_name_row_by_row(tensors: httpx2.AsyncClient) -> None:
+    inputs = make_inputs(BATCH, SEQ)
+    answer = await tensors.post(URL, json=body_of(inputs, encoding_format="base64"))
+    assert "embedding-space" not in answer.headers
+    found, expected = TensorsAnswer.model_validate_json(answer.content, strict=False), reference(inputs)
+    assert (found.model, [item.index for item in found.data]) == (NAME, [0, 1, 2])
+    assert found.usage.total_tokens == BATCH * SEQ
+    for index, item in enumerate(answer.json()["data"]):
+        assert set(item) == {"index", "outputs"}
+        assert set(item["outputs"]) == set(expected) - {"weights"}
+        for name, fields in item["outputs"].items():
+            values = unpacked(fields)
+            assert values.dtype == expected[name].dtype
+            np.testing.assert_allclose(values.astype(float), expected[name][index].astype(float), atol=1e-5)
+
+
+async def test_nested_lists_and_packed_values_are_the_same(tensors: httpx2.AsyncClient) -> None:
+    inputs = make_inputs(BATCH, SEQ)
+    inputs["shift"] = np.round(inputs["shift"], 1)
+    nested = {"tensors": {name: values.tolist() for name, values in inputs.items()}}
+    flat = {name: packed(values) | {"data": values.ravel().tolist()} for name, values in inputs.items()}
+    first = (await tensors.post(URL, json=body_of(inputs))).json()
+    for other in (nested, {"tensors": flat}):
+        assert (await tensors.post(URL, json=other)).json() == first
+    shown = first["data"][0]["outputs"]["pooled"]
+    np.testing.assert_allclose(shown["data"], reference(inputs)["pooled"][0], atol=1e-5)
+
+
+async def test_a_mask_may_be_left_out(tensors: httpx2.AsyncClient) -> None:
+    inputs = make_inputs(1, SEQ)
+    inputs["mask"][:] = True
+    whole = await tensors.post(URL, json=body_of(inputs))
+    del inputs["mask"]
+    assert (await tensors.post(URL, json=body_of(inputs))).json() == whole.json()
+
+
+@pytest.mark.parametrize(("heads", "shape"), [("all", HEADS), ([1], 1), ("mean", 1)])
+async def test_attention_by_head(tensors: httpx2.AsyncClient, heads: Any, shape: int) -> None:
+    inputs = make_inputs(BATCH, SEQ)
+    options = {"include": ["attention"], "attention": {"heads": heads}, "encoding_format": "base64"}
+    data = (await tensors.post(URL, json=body_of(inputs, **options))).json()["data"]
+    expected = reference(inputs)["weights"]
+    wanted = {"all": expected, "mean": expected.mean(axis=1, keepdims=True)}.get(str(heads), expected[:, 1:2])
+    for index, item in enumerate(data):
+        assert set(item) == {"index", "attention"}
+        (layer,) = item["attention"]
+        assert (layer["layer"], layer["layout"], layer["offset"]) == (0, "dense", None)
+        assert layer["shape"] == [shape, SEQ, SEQ]
+        weights = np.frombuffer(base64.b64decode(layer["weights"]), "<f4").reshape(layer["shape"])
+        np.testing.assert_allclose(weights, wanted[index], atol=1e-5)
+
+
+async def test_safetensors_keep_each_type(tensors: httpx2.AsyncClient) -> None:
+    inputs = make_inputs(BATCH, SEQ)
+    headers = {"accept": "application/vnd.safetensors"}
+    answer = await tensors.post(URL, json=body_of(inputs, include=["outputs", "attention"]), headers=headers)
+    found, expected = load(answer.content), reference(inputs)
+    names = {f"outputs.{name}" for name in expected if name != "weights"} | {"attention.0"}
+    assert set(found) == {f"{index}.{name}" for index in range(BATCH) for name in names}
+    for index in range(BATCH):
+        assert found[f"{index}.outputs.doubled"].dtype == np.float16
+        np.testing.assert_array_equal(found[f"{index}.outputs.kept"], expected["kept"][index])
+        np.testing.assert_allclose(found[f"{index}.attention.0"], expected["weights"][index], atol=1e-5)
+
+
+async def test_the_model_is_described_by_its_tensors(tensors: httpx2.AsyncClient) -> None:
+    model = ModelSummary.model_validate((await tensors.get("/v1/models")).json()["data"][0])
+    assert (model.kind, model.batching, model.max_sizes, model.embedding) == (
+        "tensors",
+        "padded",
+        {"seq": MAX_SEQ},
+        None,
+    )
+    assert model.inputs is not None
+    assert [(tensor["name"], tensor["is_required"]) for tensor in model.inputs] == [
+        ("hidden", True), ("mask", False), ("ids", True), ("shift", True),
+    ]  # fmt: skip
+
+
+def changed(**tensors: Any) -> dict[str, Any]:
+    body = body_of(make_inputs(BATCH, SEQ))
+    body["tensors"] |= tensors
+    return body
+
+
+RAGGED = [[[0.0] * DIM] * 2, [[0.0] * DIM] * 3]
+FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
+    "unknown": (changed(query=[1]), ("hidden, mask, ids, shift", "'query'"), "tensors", "unknown_tensor"),
+    "missing": ({"tensors": {"hidden": [[[0.0] * DIM]]}}, ("ids, shift is missing",), "tensors", "missing_tensor"),
+    "no object": ({"tensors": [1, 2]}, ("an object",), "tensors", "invalid_value"),
+    "ragged": (changed(hidden=RAGGED), ("[2, 8] at [0]", "[3, 8] at [1]"), "tensors.hidden", "wrong_shape"),
+    "a word": (changed(ids=[[1, "a"]]), ("integers", "a string", "[0][1]"), "tensors.ids", "wrong_dtype"),
+    "a bool": (changed(ids=[[1, True]]), ("integers", "a boolean"), "tensors.ids", "wrong_dtype"),
+    "a fraction": (changed(ids=[[1.5]]), ("integers", "a number with a fraction"), "tensors.ids", "wrong_dtype"),
+    "numbers as a mask": (changed(mask=[[1, 0]]), ("true and false", "got 1"), "tensors.mask", "wrong_dtype"),
+    "another type": (
+        changed(hidden=packed(np.zeros((BATCH, SEQ, DIM)))), ("float32", "float64"), "tensors.hidden", "wrong_dtype"
+    ),
+    "another width": (
+        changed(hidden=packed(np.zeros((BATCH, SEQ, 9), np.float32))),
+        ("[batch, seq, 8]", "[3, 7, 9]"), "tensors.hidden", "wrong_shape",
+    ),
+    "two lengths": (
+        changed(ids=packed(np.zeros((BATCH, 5), np.int64))),
+        ("axis seq has size 5", "tensors.hidden", "7"), "tensors.ids", "wrong_shape",
+    ),
+    "short data": (
+        changed(mask={"dtype": "bool", "shape": [BATCH, SEQ], "data": "AQE="}), ("21 bytes", "got 2"), "tensors.mask",
+        "wrong_shape",
+    ),
+    "a bool of 2": (
+        changed(mask={"dtype": "bool", "shape": [1, 1], "data": "Ag=="}), ("0 or 1",), "tensors.mask", "invalid_value"
+    ),
+    "not base64": (
+        changed(mask={"dtype": "bool", "shape": [1, 1], "data": "?"}), ("not base64",), "tensors.mask", "invalid_value"
+    ),
+    "a negative size": (
+        changed(mask={"dtype": "bool", "shape": [-1, 1], "data": ""}), ("shape",), "tensors.mask", "invalid_value"
+    ),
+    "other fields": (changed(mask={"dtype": "bool", "values": []}), ("dtype, shape, data",), "tensors.mask",
+                     "invalid_value"),
+    "an id too high": (
+        changed(ids=packed(np.full((BATCH, SEQ), VOCAB))), (f"0 to {VOCAB - 1}", f"got {VOCAB} at [0, 0]"),
+        "tensors.ids", "invalid_value",
+    ),
+    "infinity": (
+        changed(hidden=packed(np.full((BATCH, SEQ, DIM), np.inf, np.float32))), ("finite", "inf at [0, 0, 0]"),
+        "tensors.hidden", "invalid_value",
+    ),
+    "too large for the type": (
+        changed(hidden=np.full((BATCH, SEQ, DIM), 1e39).tolist()), ("finite",), "tensors.hidden", "invalid_value"
+    ),
+    "an integer without end": (changed(ids=[[10**30]]), ("does not fit",), "tensors.ids", "invalid_value"),
+    "nothing": (changed(hidden=[[]]), ("[batch, seq, 8]", "[1, 0]"), "tensors.hidden", "wrong_shape"),
+    "too many axes": (changed(hidden=[[[[[[[[[[1.0]]]]]]]]]]), ("8 axes",), "tensors.hidden", "invalid_value"),
+    "too long": (
+        body_of(make_inputs(1, MAX_SEQ + 1)), (f"1 to {MAX_SEQ}", f"got {MAX_SEQ + 1}"), "tensors.hidden",
+        "context_length_exceeded",
+    ),
+    "text beside it": (changed() | {"input": "a"}, ("tensors",), "input", "invalid_value"),
+    "a cut": (changed() | {"truncate": "left"}, ("no meaning",), "truncate", "invalid_value"),
+    "vectors": (changed() | {"include": ["embedding"]}, ('"outputs"', "embedding"), "include", "invalid_value"),
+    "no such layer": (
+        changed() | {"include": ["attention"], "attention": {"layers": [1]}}, ("0…0", "got 1"), "attention.layers",
+        "invalid_value",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_a_fault_names_the_tensor(tensors: httpx2.AsyncClient, name: str) -> None:
+    body, words, param, code = FAULTS[name]
+    await refused(tensors, body, *words, param=param, code=code)
+
+
+async def test_each_kind_of_model_says_what_it_takes(tensors: httpx2.AsyncClient, client: httpx2.AsyncClient) -> None:
+    for path in (URL, "/v1/embeddings", "/v1/tokenize"):
+        answer = await tensors.post(path, json={"input": "the cat"})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, "unsupported")
+        assert "takes tensors" in error["message"]
+    await refused(client, changed(), "takes text", param="tensors", code="unsupported")
