@@ -67,7 +67,7 @@ def make_table(run: Run, limits: Thresholds) -> Table:
     table = Table(title="Requests sent in the stages that count", title_justify="left")
     for heading in ("stage", "users", "kind"):
         table.add_column(heading)
-    for heading in ("replies", "failed", "right by s", "mean ms", "p50 ms", "p95 ms", "p99 ms"):
+    for heading in ("replies", "failed", "right by s", "mean ms", "p50 ms", "p95 ms", "p99 ms", "max ms"):
         table.add_column(heading, justify="right", no_wrap=True)
     for stage, kind, found in rows(run):
         failed = f"[red]{found.num_faults}[/]" if found.num_faults else "0"
@@ -138,6 +138,7 @@ def write_result(
         "lateness_ms": run.lateness_ms,
         "memory_mib": run.memory_mib,
         "stages": [asdict(stage) for stage in run.stages],
+        "gaps": [{"stage": stage.name, "gap_s": run.gap_s(stage)} for stage in run.judged],
         "figures": [{"stage": stage.name, "kind": kind, **asdict(found)} for stage, kind, found in rows(run)],
         "capacity": None if capacity is None else asdict(capacity) | {"per_s": capacity.per_s, "bound": capacity.bound},
     }
@@ -147,11 +148,12 @@ def write_result(
 
 
 def _times(kind: str, found: Figures, limits: Thresholds) -> tuple[str, ...]:
+    plain = (found.mean_ms, found.p50_ms)
+    limited = ((found.p95_ms, limits.p95_ms), (found.p99_ms, limits.p99_ms), (found.max_ms, limits.max_ms))
     if not found.num_right:
-        return ("–",) * 4
-    p95_limit, p99_limit = (None, None) if kind == ALL else (limits.p95_ms.of(kind), limits.p99_ms.of(kind))
-    plain = (f"{found.mean_ms:.1f}", f"{found.p50_ms:.1f}")
-    return (*plain, _mark(found.p95_ms, p95_limit), _mark(found.p99_ms, p99_limit))
+        return ("–",) * (len(plain) + len(limited))
+    marks = (_mark(value, None if kind == ALL else limit.of(kind)) for value, limit in limited)
+    return (*(f"{value:.1f}" for value in plain), *marks)
 
 
 def _mark(value: float, limit: float | None) -> str:

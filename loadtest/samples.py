@@ -22,6 +22,11 @@ class Sample:
     fault: str | None = None
     is_overload: bool = False
 
+    @property
+    def end_s(self) -> float:
+        """When the reply was there, since the start of the run."""
+        return self.start_s + self.ms / 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -94,6 +99,23 @@ def figures(samples: Sequence[Sample], length_s: float) -> Figures:
         p99_ms=float(p99),
         max_ms=float(times.max()) if times.size else 0.0,
     )
+
+
+def longest_gap_s(samples: Sequence[Sample], start_s: float, end_s: float) -> float:
+    """The longest part of start_s..end_s in which requests were sent or waited and no right reply came.
+
+    A time without any request is no gap; one in which every reply is wrong is.
+    """
+    if not samples:
+        return 0.0
+    ordered = sorted(samples, key=lambda one: one.end_s)
+    ends = np.array([one.end_s for one in ordered])
+    # The earliest request among those that end from here on; after the last there is none.
+    firsts = np.minimum.accumulate([np.inf, *(one.start_s for one in reversed(ordered))])[::-1]
+    right = ends[[one.fault is None for one in ordered]]
+    since, until = np.append(-np.inf, right), np.append(right, ends[-1])
+    begins = np.maximum(np.maximum(since, firsts[np.searchsorted(ends, since, side="right")]), start_s)
+    return max(0.0, float((np.minimum(until, end_s) - begins).max()))
 
 
 def count_wrong(samples: Iterable[Sample]) -> int:

@@ -47,8 +47,10 @@ class Thresholds(_Table):
     min_compared_share: float = Field(ge=MIN_KNOWN_SHARE, le=1)
     max_delta: float = Field(gt=0)
     max_lateness_ms: float = Field(gt=0)
+    max_gap_s: float = Field(gt=0)
     p95_ms: Latencies
     p99_ms: Latencies
+    max_ms: Latencies
     soak: SoakLimits
 
 

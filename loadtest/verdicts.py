@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from loadtest.samples import Samples, count_wrong, figures
+from loadtest.samples import Samples, count_wrong, figures, longest_gap_s
 from loadtest.shapes import Stage, thirds
 from loadtest.thresholds import Thresholds
 
@@ -34,6 +34,10 @@ class Run:
         """The stages that count."""
         return [stage for stage in self.stages if stage.is_judged]
 
+    def gap_s(self, stage: Stage) -> float:
+        """The longest stretch of a stage without a right reply, see `longest_gap_s`."""
+        return longest_gap_s(self.samples.taken, stage.start_s, stage.end_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -48,7 +52,7 @@ def judge(run: Run, limits: Thresholds) -> Verdict:
     faults = [*_replies(run, limits), *_generator(run.lateness_ms, limits), *_rate(run, limits)]
     notes: list[str] = []
     for stage in run.judged:
-        faults += _latencies(run, stage, limits, notes)
+        faults += [*_gap(run, stage, limits), *_latencies(run, stage, limits, notes)]
     if run.shape == "soak":
         for stage in run.judged:
             faults += _drift(run, stage, limits, notes)
@@ -112,19 +116,30 @@ def _rate(run: Run, limits: Thresholds) -> Iterator[str]:
         yield f"{len(right) / length_s:.2f} right replies came by second; {limits.min_per_s:g} are needed (min_per_s)."
 
 
+def _gap(run: Run, stage: Stage, limits: Thresholds) -> Iterator[str]:
+    if (gap_s := run.gap_s(stage)) > limits.max_gap_s:
+        yield (
+            f"{stage.name}: for {gap_s:.1f} s requests waited and no right reply came; "
+            f"at most {limits.max_gap_s:g} s are allowed (max_gap_s)."
+        )
+
+
 def _latencies(run: Run, stage: Stage, limits: Thresholds, notes: list[str]) -> Iterator[str]:
     for kind in run.kinds:
         found = figures(run.samples.between(stage.start_s, stage.end_s, kind), stage.end_s - stage.start_s)
-        if not found.num_right:
-            notes.append(f"{kind}, {stage.name}: no right reply, so its latency is not judged.")
-        for name, value, limit in (
-            ("95th", found.p95_ms, limits.p95_ms.of(kind)),
-            ("99th", found.p99_ms, limits.p99_ms.of(kind)),
+        if not found.num_replies:
+            notes.append(f"{kind}, {stage.name}: no request was sent, so nothing is judged.")
+        elif not found.num_right:
+            yield f"{kind}, {stage.name}: none of {found.num_replies} replies was right."
+        for name, value, limit, key in (
+            ("the 95th percentile", found.p95_ms, limits.p95_ms, "p95_ms"),
+            ("the 99th percentile", found.p99_ms, limits.p99_ms, "p99_ms"),
+            ("the slowest reply", found.max_ms, limits.max_ms, "max_ms"),
         ):
-            if value > limit:
+            if value > limit.of(kind):
                 yield (
-                    f"{kind}, {stage.name}: the {name} percentile was {value:.0f} ms; "
-                    f"at most {limit:g} ms are allowed (p{name[:2]}_ms.{kind})."
+                    f"{kind}, {stage.name}: {name} was {value:.0f} ms; "
+                    f"at most {limit.of(kind):g} ms are allowed ({key}.{kind})."
                 )
 
 

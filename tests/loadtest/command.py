@@ -53,11 +53,12 @@ def loadtest(out: Path, *words: str) -> Done:
 
 
 def write_limits(file: Path, latency_ms: float, **others: float) -> Path:
-    """The shipped limits with another latency for every kind, and other values of any key."""
-    changed = dict.fromkeys(KINDS, latency_ms) | others
-    lines = []
+    """The shipped limits with other percentiles for every kind, and other values of any key at the top or of a soak."""
+    lines, table = [], ""
     for line in DEFAULT_FILE.read_text().splitlines():
         key = line.split(" ")[0]
+        table = key if key.startswith("[") else table
+        changed = dict.fromkeys(KINDS, latency_ms) if table in ("[p95_ms]", "[p99_ms]") else others
         lines.append(f"{key} = {changed[key]}" if key in changed else line)
     file.write_text("\n".join(lines))
     return file

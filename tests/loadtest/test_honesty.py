@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -46,9 +47,26 @@ def scaled(values: Any, factor: float) -> Any:
     return [scaled(value, factor) for value in values] if isinstance(values, list) else factor * values
 
 
+class Freezes:
+    """Nothing is answered from `after_s` to `until_s` after the first request that it is asked about."""
+
+    def __init__(self, after_s: float, until_s: float) -> None:
+        self._after_s, self._until_s = after_s, until_s
+        self._first_s: float | None = None
+
+    def __call__(self, reply: Reply, stub: Stub) -> Reply:
+        now_s = time.monotonic()
+        self._first_s = now_s if self._first_s is None else self._first_s
+        age_s = now_s - self._first_s
+        return replace(reply, late_s=self._until_s - age_s) if self._after_s <= age_s < self._until_s else reply
+
+
 @dataclass(frozen=True)
 class Case:
-    """A stub, the load, and the words that must be in the output; None = the run must pass."""
+    """A stub, the load, and the words that must be in the output; None = the run must pass.
+
+    limits: other ones than those of all cases.
+    """
 
     fault: Any
     words: str | None
@@ -56,6 +74,8 @@ class Case:
     has_results: bool = True
     num_right: int | None = None
     shape: str = "steady"
+    duration_s: float = 3
+    limits: dict[str, float] = field(default_factory=dict)
 
     def make_stub(self) -> Stub:
         learnt = NUM_KNOWN_OF_LIST if self.kind == "list32" else NUM_KNOWN
@@ -78,6 +98,14 @@ CASES = {
     "cut body": Case(lambda reply, _: replace(reply, num_missing=50), "no whole answer: status 200, then", "short"),
     "closed": Case(lambda reply, _: replace(reply, num_missing=None), "no whole answer", "short"),
     "late": Case(lambda reply, _: replace(reply, late_s=1.6), "short, steady: the 95th percentile was", "short"),
+    "freezes": Case(
+        # The percentiles allow for it, as they would of any length in a run that is long enough.
+        Freezes(2, 4),
+        "s requests waited and no right reply came; at most 1 s are allowed (max_gap_s)",
+        "short",
+        duration_s=6,
+        limits={"latency_ms": 3_000, "max_gap_s": 1},
+    ),
     "never": Case(lambda reply, _: replace(reply, late_s=60), "no answer in time", "short"),
     "rows": Case(leaking, "rows of attention are not probabilities: a sum is off by 0.01", "attention"),
     "one for all": Case(
@@ -100,12 +128,14 @@ def stubs() -> dict[str, Stub]:
 def runs(stubs: dict[str, Stub], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Done]]:
     """All cases at the same time: what they wait for is mostly the clock. The limits allow for that."""
     out = tmp_path_factory.mktemp("results")
-    limits = write_limits(out / "limits.toml", 1_200, max_lateness_ms=1_000)
     with ExitStack() as stack:
         processes = {}
         for name, case in CASES.items():
             url = stack.enter_context(serving(stubs[name]))
-            words = ["--url", url, "--kinds", case.kind, "--users", "4", "--wait", "0.2", "--duration", "3"]
+            common = {"latency_ms": 1_200.0, "max_lateness_ms": 1_000.0}
+            limits = write_limits(out / f"{name}.toml", **(common | case.limits))
+            load = ["--users", "4", "--wait", "0.2", "--duration", str(case.duration_s)]
+            words = ["--url", url, "--kinds", case.kind, *load]
             more = ["--timeout", "3", "--known-share", "0.2", "--shape", case.shape, "--thresholds", str(limits)]
             processes[name] = start_loadtest(out / name, *words, *more)
         yield {name: finish(process, out / name) for name, process in processes.items()}

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from loadtest.samples import Sample, Samples, figures
+from loadtest.samples import Sample, Samples, figures, longest_gap_s
 from loadtest.shapes import soak, steady
 from loadtest.thresholds import read_thresholds
 from loadtest.verdicts import Run, judge, judge_capacity
@@ -69,7 +71,51 @@ def test_the_99th_percentile_has_a_limit_of_its_own() -> None:
 def test_no_reply_at_all_is_a_fault() -> None:
     verdict = judge(make_run([]), LIMITS)
     assert "There was no reply at all." in verdict.faults
-    assert verdict.notes == ("short, steady: no right reply, so its latency is not judged.",)
+    assert verdict.notes == ("short, steady: no request was sent, so nothing is judged.",)
+
+
+def test_a_kind_of_which_no_reply_is_right_is_a_fault_and_one_that_was_not_sent_is_told() -> None:
+    failed = [Sample("attention", second, 10, fault="status 500") for second in range(0, 100, 10)]
+    verdict = judge(
+        make_run([*good(), *failed], kinds=("short", "attention", "list32")),
+        LIMITS.model_copy(update={"max_failure_ratio": 0.1}),
+    )
+    assert verdict.faults == ("attention, steady: none of 8 replies was right.",)
+    assert verdict.notes == ("list32, steady: no request was sent, so nothing is judged.",)
+
+
+def test_the_slowest_reply_has_a_limit_of_its_own() -> None:
+    limit = LIMITS.max_ms.short
+    samples = good()
+    samples[500] = replace(samples[500], ms=limit + 1)
+    assert judge(make_run(samples), LIMITS).faults == (
+        f"short, steady: the slowest reply was {limit + 1:.0f} ms; at most {limit:g} ms are allowed (max_ms.short).",
+    )
+
+
+def stalled(length_s: float, *, fault: str | None = None) -> list[Sample]:
+    """Four users of whom nobody gets a right reply for so long from 40 s on. fault: of replies in that time."""
+    without = [one for one in good() if not 40 <= one.start_s < 40 + length_s]
+    if fault is None:
+        return [*without, *(Sample("short", 40, 1000 * length_s) for _ in range(4))]
+    return [*without, *(Sample("short", 40 + tenth / 10, 5, fault=fault) for tenth in range(int(10 * length_s)))]
+
+
+def test_a_server_that_stands_still_for_once_is_found() -> None:
+    limit = LIMITS.max_gap_s
+    assert judge(make_run(stalled(limit - 0.5)), LIMITS).faults == ()
+    gap, slowest = judge(make_run(stalled(limit + 1)), LIMITS).faults
+    assert gap == (
+        f"steady: for {limit + 1:.1f} s requests waited and no right reply came; "
+        f"at most {limit:g} s are allowed (max_gap_s)."
+    )
+    assert "the slowest reply was" in slowest
+
+
+def test_a_server_that_refuses_everything_for_once_is_found_whatever_share_may_fail() -> None:
+    limits = LIMITS.model_copy(update={"max_failure_ratio": 0.5})
+    (fault,) = judge(make_run(stalled(LIMITS.max_gap_s + 2, fault="status 429")), limits).faults
+    assert "no right reply came" in fault
 
 
 def test_too_few_replies_by_second_and_too_few_comparisons_are_faults() -> None:
@@ -151,3 +197,25 @@ def test_a_late_reply_belongs_to_the_time_when_it_was_asked_for() -> None:
     assert len(samples.between(0, 10)) == 1
     assert samples.between(10, 20) == []
     assert samples.between(0, 10, "mixed") == []
+
+
+def test_a_gap_is_a_time_in_which_somebody_waited() -> None:
+    right = [Sample("short", 0, 1000), Sample("short", 10, 1000), Sample("short", 20, 4000), Sample("short", 21, 1000)]
+    # Nobody asked from 1 s to 10 s; at 22 s there is a reply, the next is at 24 s.
+    assert longest_gap_s(right, 0, 30) == pytest.approx(2)
+    assert longest_gap_s(right, 20.5, 21.5) == pytest.approx(1)
+    assert longest_gap_s(right, 30, 40) == 0
+    assert longest_gap_s([], 0, 40) == 0
+    # Wrong replies end no gap, and the last one need not be a right one.
+    wrong = [Sample("short", 25 + second, 500, fault="status 500") for second in range(6)]
+    assert longest_gap_s([*wrong, *right], 0, 40) == pytest.approx(5.5)
+    assert longest_gap_s([*wrong, *right, Sample("short", 26, 20_000)], 0, 40) == pytest.approx(15)
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.001, 5)), min_size=1, max_size=20))
+def test_the_gap_of_one_user_is_the_longest_wait(turns: list[tuple[float, float]]) -> None:
+    samples, time_s = [], 0.0
+    for pause_s, wait_s in turns:
+        samples.append(Sample("short", time_s + pause_s, 1000 * wait_s))
+        time_s += pause_s + wait_s
+    assert longest_gap_s(samples, 0, time_s + 1) == pytest.approx(max(wait_s for _, wait_s in turns))
