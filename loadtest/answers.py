@@ -1,6 +1,8 @@
 """Known answers: taken one text at a time before the load, compared with what comes back under it.
 
 This is what finds a reply that looks right and is another text's: a swapped order, a neighbour's vector, a stale one.
+Requests whose answer is not known are held to the first well-formed one: this finds a server that
+disagrees with itself.
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ _MIN_DISTINCTION = 10
 
 @dataclass(frozen=True, slots=True)
 class KnownAnswers:
-    """Texts of one kind with their answers. vectors: [texts, dim]; attention: layers of [heads, seq, seq] by text."""
+    """Texts of one kind with their answers. vectors: [texts, dim]; attention: layers of [heads, seq, seq] by text.
+
+    texts: empty where no request will be made of them. origin: where the answers are from, in words.
+    """
 
     texts: tuple[str, ...]
     vectors: Array
     attention: tuple[list[Array], ...] | None = None
+    origin: str = "its known answer"
 
     @property
     def dim(self) -> int:
@@ -50,38 +56,51 @@ def compare_vectors(vectors: Array, rows: Sequence[int], known: KnownAnswers, *,
 
     vectors: [count, dim]; rows: for each, the number of its text in `known`.
     """
-    for position, (vector, row) in enumerate(zip(vectors, rows, strict=True)):
-        deltas = _deltas(known.vectors, vector)
-        if deltas[row] <= max_delta:
-            continue
-        other = int(deltas.argmin())
-        if deltas[other] <= max_delta:
-            raise BadReply(
-                "a vector is that of another text", f"at position {position}, it is that of {_place(rows, other)}"
-            )
+    wanted = known.vectors[list(rows)]  # [count, dim]
+    deltas = np.abs(vectors - wanted).max(axis=1) / _norms(wanted)  # [count]
+    if deltas.max() <= max_delta:
+        return
+    position = int(np.argmax(deltas > max_delta))
+    others = _deltas(known.vectors, vectors[position])
+    other = int(others.argmin())
+    if others[other] <= max_delta:
         raise BadReply(
-            "a vector differs from its known answer",
-            f"at position {position}, max |Δ| {deltas[row]:.2g} where {max_delta:.2g} is allowed, "
-            f"cosine {_cosine(vector, known.vectors[row]):.6f}",
+            "a vector is that of another text", f"at position {position}, it is that of {_place(rows, other)}"
         )
+    raise BadReply(
+        f"a vector differs from {known.origin}",
+        f"at position {position}, max |Δ| {deltas[position]:.2g} where {max_delta:.2g} is allowed, "
+        f"cosine {_cosine(vectors[position], wanted[position]):.6f}",
+    )
 
 
-def compare_attention(layers: Sequence[Array], known: Sequence[Array]) -> None:
-    """Raise BadReply unless the weights are the known ones. layers, known: [heads, seq, seq] each"""
-    if [layer.shape for layer in layers] != [layer.shape for layer in known]:
-        raise BadReply("attention differs from its known answer", "another shape")
-    worst = max(float(np.abs(layer - other).max()) for layer, other in zip(layers, known, strict=True))
+def compare_attention(layers: Sequence[Array], row: int, known: KnownAnswers) -> None:
+    """Raise BadReply unless the weights are those of that text; where none are known there is nothing to compare.
+
+    layers: [heads, seq, seq] each
+    """
+    if known.attention is None:
+        return
+    wanted = known.attention[row]
+    if [layer.shape for layer in layers] != [layer.shape for layer in wanted]:
+        raise BadReply(f"attention differs from {known.origin}", "another shape")
+    worst = max(float(np.abs(layer - other).max()) for layer, other in zip(layers, wanted, strict=True))
     if worst > MAX_ATTENTION_DELTA:
         raise BadReply(
-            "attention differs from its known answer", f"max |Δ| {worst:.2g}, {MAX_ATTENTION_DELTA:.2g} allowed"
+            f"attention differs from {known.origin}", f"max |Δ| {worst:.2g}, {MAX_ATTENTION_DELTA:.2g} allowed"
         )
 
 
 def _deltas(vectors: Array, vector: Array) -> Array:
     """Largest difference to each of the vectors, in units of their norms. vectors: [texts, dim] -> [texts]"""
-    norms = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float64).tiny)
-    deltas: Array = np.abs(vectors - vector).max(axis=1) / norms
+    deltas: Array = np.abs(vectors - vector).max(axis=1) / _norms(vectors)
     return deltas
+
+
+def _norms(vectors: Array) -> Array:
+    """Their norms, none of them 0. vectors: [texts, dim] -> [texts]"""
+    norms: Array = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float64).tiny)
+    return norms
 
 
 def _cosine(left: Array, right: Array) -> float:

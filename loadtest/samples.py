@@ -12,8 +12,8 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reply. start_s: of its request, since the start of the run. fault: why it does not count; is_overload: see
-    BadReply."""
+    """One reply. start_s: of its request, since the start of the run. is_compared: it stood beside a known answer;
+    fault: why it does not count; is_overload: see BadReply."""
 
     kind: str
     start_s: float
@@ -56,11 +56,13 @@ class Samples:
     faults: Counter[tuple[str, str]] = field(default_factory=Counter)
     details: dict[str, str] = field(default_factory=dict)
     _num_compared: int = 0
+    _num_comparable: int = 0
 
     def record(self, sample: Sample, detail: str = "") -> None:
         """Take one more. detail: the full message of its fault."""
         self.taken.append(sample)
         self._num_compared += sample.is_compared
+        self._num_comparable += sample.is_compared or sample.fault is None
         if sample.fault is not None:
             self.faults[sample.kind, sample.fault] += 1
             self.details.setdefault(sample.fault, detail)
@@ -80,8 +82,8 @@ class Samples:
 
     @property
     def compared_share(self) -> float:
-        """The share of all replies that stood beside a known answer."""
-        return self._num_compared / max(1, len(self.taken))
+        """The share of the well-formed replies that stood beside a known answer; what failed before is left out."""
+        return self._num_compared / max(1, self._num_comparable)
 
 
 def figures(samples: Sequence[Sample], length_s: float) -> Figures:

@@ -82,12 +82,14 @@ class Caller(FastHttpUser):
             data=job.body,  # type: ignore[arg-type]  # bytes are taken, too
             name=kind,
             headers={"Content-Type": "application/json", **self.work.target.headers},
-            context={"is_compared": job.rows is not None},
             catch_response=True,
         ) as reply:
             try:
                 _check_transport(reply)
-                self.work.judge(job, reply.status_code, reply.content or b"")
+                answer = self.work.read(job, reply.status_code, reply.content or b"")
+                # From here on it stands beside a known answer, if there is one, whatever comes of it.
+                reply.request_meta["context"]["is_compared"] = job.rows is not None
+                self.work.compare(job, answer)
             except BadReply as fault:
                 reply.failure(fault)
             else:

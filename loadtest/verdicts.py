@@ -89,7 +89,7 @@ def _compared(run: Run, limits: Thresholds) -> Iterator[str]:
     share = run.samples.compared_share
     if share < limits.min_compared_share:
         yield (
-            f"{share:.2%} of the replies were compared with a known answer; "
+            f"{share:.2%} of the well-formed replies were compared with a known answer; "
             f"{limits.min_compared_share:.2%} are needed (min_compared_share)."
         )
 

@@ -54,13 +54,22 @@ class Job:
     rows: tuple[int, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A well-formed reply. vectors: [count, dim]; attention: layers of [heads, seq, seq], None = not wanted."""
+
+    vectors: checks.Array
+    attention: list[checks.Array] | None
+
+
 @dataclass(slots=True)
 class Work:
-    """Requests without end, and their judge."""
+    """Requests without end, and their judge: `read` each reply, then `compare` it."""
 
     target: Target
     options: Options
     known: dict[str, KnownAnswers] = field(default_factory=dict)
+    _first: dict[bytes, KnownAnswers] = field(default_factory=dict)  # by the body of the request
     _jobs: dict[str, list[Job]] = field(default_factory=dict)
     _turns: dict[str, count[int]] = field(default_factory=dict)
     _rng: random.Random = field(default_factory=random.Random)
@@ -89,28 +98,35 @@ class Work:
         rows = self._rng.sample(range(len(known.texts)), KINDS[name].num_texts)
         return self._job(name, [known.texts[row] for row in rows], tuple(rows))
 
-    def judge(self, job: Job, status: int, body: bytes) -> None:
-        """Raise BadReply unless this is a right reply to that request."""
-        vectors, attention = _read(job, status, body)
+    def read(self, job: Job, status: int, body: bytes) -> Answer:
+        """The reply to that request. Raises BadReply unless it is well-formed."""
+        answer = _read(job, status, body)
         known = self.known[job.kind]
-        checks.check_vectors(vectors, dim=known.dim, is_unit=known.is_unit)
+        checks.check_vectors(answer.vectors, dim=known.dim, is_unit=known.is_unit)
+        return answer
+
+    def compare(self, job: Job, answer: Answer) -> None:
+        """Raise BadReply unless it is the known answer; where none is known, the first one to the same request."""
         if job.rows is None:
-            return
-        compare_vectors(vectors, job.rows, known, max_delta=self.options.max_delta)
-        if attention is not None and known.attention is not None:
-            compare_attention(attention, known.attention[job.rows[0]])
+            known, rows = self._first.setdefault(job.body, _as_first(answer)), tuple(range(job.num_texts))
+        else:
+            known, rows = self.known[job.kind], job.rows
+        compare_vectors(answer.vectors, rows, known, max_delta=self.options.max_delta)
+        if answer.attention is not None:
+            compare_attention(answer.attention, rows[0], known)
 
     def _learn(self, name: str, texts: Sequence[str]) -> KnownAnswers:
         try:
             answers = [self._ask(self._job(name, [text])) for text in texts]
-            attention = tuple(layers for _, layers in answers if layers is not None)
-            known = KnownAnswers(tuple(texts), checks.stack([vectors[0] for vectors, _ in answers]), attention or None)
+            attention = tuple(answer.attention for answer in answers if answer.attention is not None)
+            vectors = checks.stack([answer.vectors[0] for answer in answers])
+            known = KnownAnswers(tuple(texts), vectors, attention or None)
             check_distinct(known, self.options.max_delta)
         except BadReply as fault:
             raise LoadTestError(f"{name}: single requests before the load were not answered right: {fault}") from None
         return known
 
-    def _ask(self, job: Job) -> tuple[checks.Array, list[checks.Array] | None]:
+    def _ask(self, job: Job) -> Answer:
         return _read(job, 200, self.target.post(job.path, job.body))
 
     def _job(self, name: str, texts: Sequence[str], rows: tuple[int, ...] | None = None) -> Job:
@@ -126,11 +142,16 @@ def _request(kind: Kind, texts: Sequence[str], model: str) -> tuple[str, bytes]:
     return ENCODE, orjson.dumps(content | wanted)
 
 
-def _read(job: Job, status: int, body: bytes) -> tuple[checks.Array, list[checks.Array] | None]:
-    """-> vectors [count, dim], attention by layer [heads, seq, seq] or None"""
+def _read(job: Job, status: int, body: bytes) -> Answer:
     checks.check_status(status, body)
     items = checks.read_items(body, job.num_texts)
-    return checks.read_vectors(items), checks.read_attention(items[0]) if KINDS[job.kind].wants_attention else None
+    attention = checks.read_attention(items[0]) if KINDS[job.kind].wants_attention else None
+    return Answer(checks.read_vectors(items), attention)
+
+
+def _as_first(answer: Answer) -> KnownAnswers:
+    attention = None if answer.attention is None else (answer.attention,)
+    return KnownAnswers((), answer.vectors, attention, "the first answer to the same request")
 
 
 def choose_kinds(wanted: Sequence[str], target: Target, *, is_openai_only: bool) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,8 +72,10 @@ def test_norms_are_known() -> None:
 
 def test_attention_is_compared_by_value_and_shape() -> None:
     weights: Array = np.full((1, 3, 3), 1 / 3)
-    compare_attention([weights + 0.9e-4], [weights])
+    answers = replace(known(), attention=([weights + 1], [weights]))
+    compare_attention([weights + 0.9e-4], 1, answers)
     with pytest.raises(BadReply, match=r"attention differs from its known answer: max \|Δ\| 0.0002"):
-        compare_attention([weights + 2e-4], [weights])
+        compare_attention([weights + 2e-4], 1, answers)
     with pytest.raises(BadReply, match="another shape"):
-        compare_attention([weights], [weights, weights])
+        compare_attention([weights, weights], 1, answers)
+    compare_attention([weights], 1, known())

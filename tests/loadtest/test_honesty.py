@@ -37,6 +37,20 @@ def crossed(reply: Reply, stub: Stub) -> Reply:
     return reply.replaced(embedding=lambda item: vector(stub.bodies[-2]["input"]))
 
 
+def fickle(reply: Reply, stub: Stub) -> Reply:
+    """Right for the texts that were learnt; others are answered as another text when they are asked for again."""
+    text = stub.bodies[-1]["input"]
+    learnt = [body["input"] for body in stub.bodies[:NUM_KNOWN]]
+    is_again = text not in learnt and stub.bodies.count(stub.bodies[-1]) > 1
+    return reply.replaced(embedding=lambda item: vector(f"{text} again")) if is_again else reply
+
+
+def refusing_known(reply: Reply, stub: Stub) -> Reply:
+    """The texts that were learnt are never answered again."""
+    learnt = [body["input"] for body in stub.bodies[:NUM_KNOWN]]
+    return Reply({"error": {"message": "no"}}, status=429) if stub.bodies[-1]["input"] in learnt else reply
+
+
 def leaking(reply: Reply, stub: Stub) -> Reply:
     """Attention to the padding: the rows of the real tokens no longer sum to 1."""
     layers = [layer | {"weights": scaled(layer["weights"], 0.99)} for layer in reply.content["data"][0]["attention"]]
@@ -91,6 +105,10 @@ CASES = {
     "NaN": Case(not_a_number, "embedding: holds numbers that are not finite"),
     "swapped": Case(swapped, "a vector is that of another text: at position 0, it is that of position 1"),
     "crossed": Case(crossed, "a vector is that of another text", "short"),
+    "fickle": Case(fickle, "a vector differs from the first answer to the same request", "short"),
+    "never compared": Case(
+        refusing_known, "0.00% of the well-formed replies were compared with a known answer", "short"
+    ),
     "status": Case(
         lambda reply, _: Reply({"error": {"message": "out of luck"}}, status=500), "status 500: out of luck", "short"
     ),

@@ -121,7 +121,7 @@ def test_a_server_that_refuses_everything_for_once_is_found_whatever_share_may_f
 def test_too_few_replies_by_second_and_too_few_comparisons_are_faults() -> None:
     limits = LIMITS.model_copy(update={"min_per_s": 20.0, "min_compared_share": 0.06})
     assert judge(make_run(good()), limits).faults == (
-        "5.00% of the replies were compared with a known answer; 6.00% are needed (min_compared_share).",
+        "5.00% of the well-formed replies were compared with a known answer; 6.00% are needed (min_compared_share).",
         "10.00 right replies came by second; 20 are needed (min_per_s).",
     )
 
@@ -219,3 +219,13 @@ def test_the_gap_of_one_user_is_the_longest_wait(turns: list[tuple[float, float]
         samples.append(Sample("short", time_s + pause_s, 1000 * wait_s))
         time_s += pause_s + wait_s
     assert longest_gap_s(samples, 0, time_s + 1) == pytest.approx(max(wait_s for _, wait_s in turns))
+
+
+def test_a_reply_that_failed_before_any_comparison_is_not_in_the_share() -> None:
+    samples = Samples()
+    for number in range(8):
+        samples.record(Sample("short", number, 10, is_compared=number < 2))
+        samples.record(Sample("short", number, 10, fault="status 429"))
+    assert samples.compared_share == 2 / 8
+    samples.record(Sample("short", 9, 10, is_compared=True, fault="a vector is that of another text"))
+    assert samples.compared_share == 3 / 9
