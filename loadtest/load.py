@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import gevent
 import numpy as np
@@ -16,8 +15,8 @@ from locust.event import Events
 from locust.html import get_html_report
 from locust.stats import PERCENTILES_TO_REPORT, StatsCSV, stats_history
 
-from loadtest.errors import BadReply
-from loadtest.samples import Sample, Samples
+from loadtest.recorder import Recorder
+from loadtest.samples import Samples
 from loadtest.server import Server
 from loadtest.shapes import Stage
 from loadtest.users import Caller
@@ -30,34 +29,6 @@ SPAWN_RATE = 100
 
 # Called every `WATCH_INTERVAL_S` with the seconds since the start, the number of users and all samples so far.
 Watch = Callable[[float, int, Samples], None]
-
-
-class Recorder:
-    """Listens to Locust's `request` event."""
-
-    def __init__(self) -> None:
-        self.samples = Samples()
-        self._start_s = time.time()
-
-    def now_s(self) -> float:
-        """Seconds since the start."""
-        return time.time() - self._start_s
-
-    def restart(self) -> None:
-        """Forget everything; the run starts now."""
-        self.samples = Samples()
-        self._start_s = time.time()
-
-    def __call__(
-        self, name: str, response_time: float, start_time: float, context: Mapping[str, Any], **more: Any
-    ) -> None:
-        """Record one reply. name: its kind; response_time: ms; start_time: seconds since the epoch."""
-        error = more.get("exception")
-        reason = None if error is None else error.reason if isinstance(error, BadReply) else repr(error)
-        is_overload = isinstance(error, BadReply) and error.is_overload
-        is_compared = bool(context.get("is_compared"))
-        sample = Sample(name, start_time - self._start_s, response_time, is_compared, reason, is_overload)
-        self.samples.record(sample, "" if error is None else str(error))
 
 
 class Pulse:
@@ -97,8 +68,8 @@ class Load:
     """
 
     def __init__(self, work: Work, wait_s: float, *, server: Server | None = None, watch: Watch = lambda *_: None):
-        Caller.bind(work, wait_s)
         self.recorder = Recorder()
+        Caller.bind(work, wait_s, self.recorder)
         self.memory_mib: list[tuple[float, float]] = []
         self._server, self._watch = server, watch
         self._environment = Environment(

@@ -17,7 +17,8 @@ from locust.runners import LocalRunner
 from rich.console import Console
 
 from loadtest.errors import LoadTestError
-from loadtest.load import Pulse, Recorder
+from loadtest.load import Pulse
+from loadtest.recorder import Recorder
 from loadtest.report import describe_plan, make_fault_table, make_table, plain_or_terminal, print_verdict
 from loadtest.shapes import Stage
 from loadtest.target import Address, find_target
@@ -65,8 +66,9 @@ def prepare(environment: Environment, **_: Any) -> None:
         sys.exit(f"loadtest: {error}")
     environment.host, environment.tags, environment.exclude_tags = target.url, list(kinds), None
     environment.stop_timeout = target.timeout_s + 1
-    Caller.bind(work, options.wait)
-    _Judge(environment, kinds, limits, console).listen()
+    judge = _Judge(environment, kinds, limits, console)
+    judge.listen()
+    Caller.bind(work, options.wait, judge.recorder)
     describe_plan(console, work, options.wait)
 
 
@@ -80,32 +82,32 @@ class _Judge:
 
     def __init__(self, environment: Environment, kinds: tuple[str, ...], limits: Thresholds, console: Console) -> None:
         self._environment, self._kinds, self._limits, self._console = environment, kinds, limits, console
-        self._recorder, self._pulse = Recorder(), Pulse()
+        self.recorder, self._pulse = Recorder(), Pulse()
         self._start_s = self._end_s = self._lateness_ms = 0.0
 
     def listen(self) -> None:
         events = self._environment.events
-        events.request.add_listener(self._recorder)
+        events.request.add_listener(self.recorder)
         events.test_start.add_listener(self._start)
         events.spawning_complete.add_listener(self._spawned)
         events.test_stopping.add_listener(self._stopping)
         events.test_stop.add_listener(self._stop)
 
     def _start(self, **_: Any) -> None:
-        self._recorder.restart()
+        self.recorder.restart()
         self._start_s = 0.0
 
     def _spawned(self, **_: Any) -> None:
-        self._start_s = self._recorder.now_s()
+        self._start_s = self.recorder.now_s()
         self._pulse.restart()
 
     def _stopping(self, **_: Any) -> None:
-        self._end_s, self._lateness_ms = self._recorder.now_s(), self._pulse.p95_ms
+        self._end_s, self._lateness_ms = self.recorder.now_s(), self._pulse.p95_ms
 
     def _stop(self, **_: Any) -> None:
         users = sum(self._environment.runner.final_user_classes_count.values()) if self._environment.runner else 0
         stages = (Stage("steady", self._start_s, self._end_s, users),)
-        run = Run("steady", stages, self._kinds, self._recorder.samples, self._lateness_ms)
+        run = Run("steady", stages, self._kinds, self.recorder.samples, self._lateness_ms)
         verdict = judge(run, self._limits)
         self._console.print(make_table(run, self._limits))
         if run.samples.num_faults:

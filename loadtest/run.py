@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from loadtest.capacity import Capacity, Step, find_excess, search
 from loadtest.load import Load, Pulse
-from loadtest.samples import figures
+from loadtest.samples import Figures, figures
 from loadtest.shapes import SHAPES
 from loadtest.verdicts import Run
 
@@ -15,6 +15,7 @@ from loadtest.verdicts import Run
 _SETTLE_SHARE = 0.3
 # A number of users is too many when it was so every time: one hiccup of the machine is not the capacity.
 _NUM_TRIES = 2
+_POLL_S = 0.05
 
 
 def play(load: Load, shape: str, users: int, duration_s: float, kinds: tuple[str, ...]) -> Run:
@@ -52,16 +53,25 @@ class Search:
         start_s = self.load.recorder.now_s()
         pulse.restart()
         self.load.hold(users, (1 - _SETTLE_SHARE) * self.step_s)
-        step = self._measure(users, start_s, pulse.p95_ms)
+        end_s, lateness_ms = self.load.recorder.now_s(), pulse.p95_ms
+        # The slow ones are those that are not there yet: under the same load, until it is sure which are too slow.
+        while any(one.ms <= self.targets_ms[one.kind] for one in self.load.recorder.waiting(start_s, end_s)):
+            self.load.hold(users, _POLL_S)
+        step = self._measure(users, (start_s, end_s), lateness_ms)
         self._steps.append(step)
         self.on_step(step)
         return step.excess is None
 
-    def _measure(self, users: int, start_s: float, lateness_ms: float) -> Step:
-        samples, end_s = self.load.recorder.samples, self.load.recorder.now_s()
-        by_kind = {kind: figures(samples.between(start_s, end_s, kind), end_s - start_s) for kind in self.targets_ms}
-        total = figures(samples.between(start_s, end_s), end_s - start_s)
-        step = Step(users, total.per_s, {kind: one.p95_ms for kind, one in by_kind.items()}, lateness_ms, None)
+    def _measure(self, users: int, window: tuple[float, float], lateness_ms: float) -> Step:
+        start_s, end_s = window
+        waiting = self.load.recorder.waiting(start_s, end_s)
+
+        def of(kind: str | None) -> Figures:
+            waiting_ms = [one.ms for one in waiting if kind in (None, one.kind)]
+            return figures(self.load.recorder.samples.between(start_s, end_s, kind), end_s - start_s, waiting_ms)
+
+        total = of(None)
+        step = Step(users, total.per_s, {kind: of(kind).p95_ms for kind in self.targets_ms}, lateness_ms, None)
         excess = find_excess(
             step, total, wait_s=self.wait_s, targets_ms=self.targets_ms, max_lateness_ms=self.max_lateness_ms
         )

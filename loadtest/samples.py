@@ -86,15 +86,20 @@ class Samples:
         return self._num_compared / max(1, self._num_comparable)
 
 
-def figures(samples: Sequence[Sample], length_s: float) -> Figures:
-    """Counts, rate and percentiles of samples from a stretch of that length; percentiles of nothing are 0."""
-    times = np.array([one.ms for one in samples if one.fault is None])
-    p50, p95, p99 = np.percentile(times, (50, 95, 99)) if times.size else (0.0, 0.0, 0.0)
+def figures(samples: Sequence[Sample], length_s: float, waiting_ms: Sequence[float] = ()) -> Figures:
+    """Counts, rate and latencies of samples from a stretch of that length; latencies of nothing are 0.
+
+    waiting_ms: for each request without a reply how long it has waited; that is the least that its latency will be.
+    """
+    right_ms = [one.ms for one in samples if one.fault is None]
+    times = np.array([*right_ms, *waiting_ms])
+    # Always a latency that was seen: a mean of two would depend on how long a request without a reply has waited.
+    p50, p95, p99 = np.percentile(times, (50, 95, 99), method="inverted_cdf") if times.size else (0.0, 0.0, 0.0)
     return Figures(
         num_replies=len(samples),
-        num_faults=len(samples) - times.size,
+        num_faults=len(samples) - len(right_ms),
         num_wrong=count_wrong(samples),
-        per_s=times.size / length_s,
+        per_s=len(right_ms) / length_s,
         mean_ms=float(times.mean()) if times.size else 0.0,
         p50_ms=float(p50),
         p95_ms=float(p95),

@@ -11,8 +11,9 @@ from locust import FastHttpUser, tag, task
 from locust.contrib.fasthttp import LocustBadStatusCode, ResponseContextManager
 
 from loadtest.errors import BadReply
+from loadtest.recorder import Recorder
 from loadtest.texts import KINDS
-from loadtest.work import WAIT_SPREAD, Work
+from loadtest.work import WAIT_SPREAD, Job, Work
 
 
 class Caller(FastHttpUser):
@@ -23,13 +24,14 @@ class Caller(FastHttpUser):
 
     work: ClassVar[Work]
     wait_s: ClassVar[float]
+    recorder: ClassVar[Recorder]
     insecure = False
     max_retries = 0
 
     @classmethod
-    def bind(cls, work: Work, wait_s: float) -> None:
-        """Give all users their work. wait_s: the mean wait after a reply."""
-        cls.work, cls.wait_s = work, wait_s
+    def bind(cls, work: Work, wait_s: float, recorder: Recorder) -> None:
+        """Give all users their work. wait_s: the mean wait after a reply; recorder: told of what is sent."""
+        cls.work, cls.wait_s, cls.recorder = work, wait_s, recorder
         cls.host = work.target.url
         cls.network_timeout = cls.connection_timeout = work.target.timeout_s
 
@@ -77,13 +79,7 @@ class Caller(FastHttpUser):
 
     def _send(self, kind: str) -> None:
         job = self.work.next_job(kind)
-        with self.client.post(
-            job.path,
-            data=job.body,  # type: ignore[arg-type]  # bytes are taken, too
-            name=kind,
-            headers={"Content-Type": "application/json", **self.work.target.headers},
-            catch_response=True,
-        ) as reply:
+        with self.recorder.sending(kind), self._post(job) as reply:
             try:
                 _check_transport(reply)
                 answer = self.work.read(job, reply.status_code, reply.content or b"")
@@ -94,6 +90,15 @@ class Caller(FastHttpUser):
                 reply.failure(fault)
             else:
                 reply.success()
+
+    def _post(self, job: Job) -> ResponseContextManager:
+        return self.client.post(
+            job.path,
+            data=job.body,  # type: ignore[arg-type]  # bytes are taken, too
+            name=job.kind,
+            headers={"Content-Type": "application/json", **self.work.target.headers},
+            catch_response=True,
+        )
 
 
 def _check_transport(reply: ResponseContextManager) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.capacity import Capacity, Step, find_excess, search
-from loadtest.samples import Figures
+from loadtest.errors import BadReply
+from loadtest.recorder import Recorder, Waiting
+from loadtest.samples import Figures, Sample, figures
+from tests.loadtest.command import finish, start_loadtest, write_limits
+from tests.loadtest.stub import Reply, Stub, serving
 
 TARGETS_MS = {"short": 400.0, "list32": 3000.0}
 
@@ -68,3 +74,45 @@ def test_the_bound_is_the_reason_of_the_lowest_number_that_was_too_many() -> Non
     assert Capacity(8, 100, steps).bound == "failed"
     assert Capacity(8, 8, (STEP,)).bound == "no more than 8 users were tried"
     assert (Capacity(8, 100, steps).per_s, Capacity(0, 100, steps).per_s) == (16.0, 0.0)
+
+
+@pytest.mark.slow
+def test_requests_that_still_wait_count_as_slow(tmp_path: Path) -> None:
+    """One reply in twelve is a second late: among those that come in time there are too few of them to be seen."""
+
+    def slow_now_and_then(reply: Reply, stub: Stub) -> Reply:
+        return replace(reply, late_s=1) if len(stub.bodies) % 12 == 0 else reply
+
+    limits = write_limits(tmp_path / "limits.toml", 500, max_lateness_ms=1_000)
+    load = ("--kinds", "short", "--wait", "0.03", "--shape", "capacity", "--users", "4", "--step-s", "2")
+    with serving(Stub(fault=slow_now_and_then, num_right=8)) as url:
+        process = start_loadtest(tmp_path, "--url", url, *load, "--thresholds", str(limits))
+        assert process.stdout is not None
+        tries = list(islice((line for line in process.stdout if " 4 users · " in line), 2))
+        process.terminate()
+        finish(process, tmp_path)
+    assert len(tries) == 2
+    assert all(" · short: the 95th percentile was " in line for line in tries)
+
+
+def test_what_still_waits_is_known_by_its_time_of_sending() -> None:
+    clock_s = [100.0]
+    recorder = Recorder(lambda: clock_s[0])
+    with recorder.sending("short"):
+        clock_s[0] = 102
+        with recorder.sending("list32"):
+            clock_s[0] = 102.5
+            assert recorder.waiting(0, 9) == [Waiting("short", 0, 2500), Waiting("list32", 2, 500)]
+            assert recorder.waiting(1, 9) == [Waiting("list32", 2, 500)]
+            assert recorder.waiting(0, 2) == [Waiting("short", 0, 2500)]
+    assert recorder.waiting(0, 9) == []
+    with pytest.raises(BadReply), recorder.sending("short"):
+        raise BadReply("any")
+    assert recorder.waiting(0, 9) == []
+
+
+def test_a_request_without_a_reply_counts_in_the_latencies_and_nowhere_else() -> None:
+    samples = [Sample("short", 0, 10) for _ in range(18)] + [Sample("short", 0, 1, fault="status 429")]
+    found = figures(samples, 2, [700, 900])
+    assert (found.num_replies, found.num_faults, found.num_right, found.per_s) == (19, 1, 18, 9)
+    assert (found.p50_ms, found.p95_ms, found.max_ms) == (10, 700, 900)
