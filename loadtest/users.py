@@ -92,13 +92,15 @@ class Caller(FastHttpUser):
                 reply.success()
 
     def _post(self, job: Job) -> ResponseContextManager:
-        return self.client.post(
-            job.path,
-            data=job.body,  # type: ignore[arg-type]  # bytes are taken, too
-            name=job.kind,
-            headers={"Content-Type": "application/json", **self.work.target.headers},
-            catch_response=True,
-        )
+        # The client's own limit is for each piece of a reply: one that trickles would never end.
+        with gevent.Timeout(self.work.target.timeout_s):
+            return self.client.post(
+                job.path,
+                data=job.body,  # type: ignore[arg-type]  # bytes are taken, too
+                name=job.kind,
+                headers={"Content-Type": "application/json", **self.work.target.headers},
+                catch_response=True,
+            )
 
 
 def _check_transport(reply: ResponseContextManager) -> None:

@@ -19,12 +19,16 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Reply:
-    """One HTTP reply. num_missing: bytes that are announced and not sent; None = the connection is closed instead."""
+    """One HTTP reply. num_missing: bytes that are announced and not sent; None = the connection is closed instead.
+
+    trickle_s: before each byte of the body.
+    """
 
     content: Json
     status: int = 200
     num_missing: int | None = 0
     late_s: float = 0.0
+    trickle_s: float = 0.0
     spoil: Callable[[bytes], bytes] = lambda body: body
 
     def replaced(self, **fields: Any) -> Reply:
@@ -138,6 +142,9 @@ async def _one_request(stub: Stub, reader: asyncio.StreamReader, writer: asyncio
     content = reply.spoil(json.dumps(reply.content).encode())
     length = len(content) + reply.num_missing
     start = f"HTTP/1.1 {reply.status} Any\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
-    writer.write(start.encode() + content)
+    writer.write(start.encode())
+    for piece in [content[at : at + 1] for at in range(len(content))] if reply.trickle_s else [content]:
+        await asyncio.sleep(reply.trickle_s)
+        writer.write(piece)
     await writer.drain()
     return not reply.num_missing

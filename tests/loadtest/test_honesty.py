@@ -132,6 +132,11 @@ CASES = {
         limits={"max_gap_s": 1},
     ),
     "never": Case(lambda reply, _: replace(reply, late_s=60), "no answer in time", "short"),
+    "trickles": Case(
+        lambda reply, stub: replace(reply, trickle_s=1) if len(stub.bodies) > 40 else reply,
+        "no answer in time",
+        "short",
+    ),
     "rows": Case(leaking, "rows of attention are not probabilities: a sum is off by 0.01", "attention"),
     "one for all": Case(
         lambda reply, _: reply.replaced(embedding=lambda item: vector("any")),
