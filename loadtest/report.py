@@ -140,6 +140,7 @@ def write_result(
         "stages": [asdict(stage) for stage in run.stages],
         "gaps": [{"stage": stage.name, "gap_s": run.gap_s(stage)} for stage in run.judged],
         "figures": [{"stage": stage.name, "kind": kind, **asdict(found)} for stage, kind, found in rows(run)],
+        "drifts": [asdict(drift) for stage in run.judged for drift in run.drifts(stage)],
         "capacity": None if capacity is None else asdict(capacity) | {"per_s": capacity.per_s, "bound": capacity.bound},
     }
     file = folder / "result.json"

@@ -57,10 +57,10 @@ def soak(users: int, duration_s: float) -> tuple[Stage, ...]:
 SHAPES: dict[str, Shape] = {shape.__name__: shape for shape in (steady, step, spike, soak)}
 
 
-def thirds(stage: Stage) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The first and the last third of a stage, as (start_s, end_s)."""
+def thirds(stage: Stage) -> tuple[tuple[float, float], ...]:
+    """The three thirds of a stage, as (start_s, end_s)."""
     length_s = (stage.end_s - stage.start_s) / 3
-    return (stage.start_s, stage.start_s + length_s), (stage.end_s - length_s, stage.end_s)
+    return tuple((stage.start_s + number * length_s, stage.start_s + (number + 1) * length_s) for number in range(3))
 
 
 def _settled(name: str, start_s: float, end_s: float, users: int) -> list[Stage]:

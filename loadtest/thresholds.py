@@ -34,7 +34,8 @@ class Latencies(_Table):
 class SoakLimits(_Table):
     """How much the last third of a soak may differ from its first third."""
 
-    max_memory_growth_mib: float = Field(ge=0)
+    max_growth_bytes_per_reply: float = Field(ge=0)
+    memory_slack_mib: float = Field(ge=0)
     max_p99_ratio: float = Field(ge=1)
     p99_slack_ms: float = Field(ge=0)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
+
+import numpy as np
 
 from loadtest.samples import Samples, count_wrong, figures, longest_gap_s
 from loadtest.shapes import Stage, thirds
@@ -13,6 +16,7 @@ from loadtest.thresholds import Thresholds
 # A 99th percentile of fewer is one or two replies.
 MIN_P99_SAMPLES = 100
 MIN_MEMORY_SAMPLES = 3
+_NUM_SLICES = 5  # of a third
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,29 @@ class Run:
     def gap_s(self, stage: Stage) -> float:
         """The longest stretch of a stage without a right reply, see `longest_gap_s`."""
         return longest_gap_s(self.samples.taken, stage.start_s, stage.end_s)
+
+    def drifts(self, stage: Stage) -> Iterator[Drift]:
+        """From the first third of a stage to the last, by kind and of all together."""
+        for kind in (*self.kinds, None):
+            (num_first, first_ms), _, (num_last, last_ms) = (self._usual_p99(part, kind) for part in thirds(stage))
+            yield Drift(kind, min(num_first, num_last), first_ms, last_ms)
+
+    def _usual_p99(self, part: tuple[float, float], kind: str | None) -> tuple[int, float]:
+        """-> number of right replies, the median of the slices' 99th percentiles: one stall is no drift"""
+        bounds = np.linspace(*part, _NUM_SLICES + 1)
+        slices = [figures(self.samples.between(*pair, kind), 1.0) for pair in pairwise(bounds)]
+        return sum(one.num_right for one in slices), median(one.p99_ms for one in slices)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The 99th percentile in the first and in the last third of a stage. kind: None = of all together; num_right:
+    replies in the third that has fewer."""
+
+    kind: str | None
+    num_right: int
+    first_ms: float
+    last_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +171,16 @@ def _latencies(run: Run, stage: Stage, limits: Thresholds, notes: list[str]) -> 
 
 
 def _drift(run: Run, stage: Stage, limits: Thresholds, notes: list[str]) -> Iterator[str]:
-    for kind in (*run.kinds, None):
-        first, last = (
-            figures(run.samples.between(start_s, end_s, kind), end_s - start_s) for start_s, end_s in thirds(stage)
-        )
-        name = kind or "all kinds"
-        if (count := min(first.num_right, last.num_right)) < MIN_P99_SAMPLES:
-            notes.append(f"{name}: the drift of the 99th percentile is not judged by {count} replies in a third.")
-        elif last.p99_ms > first.p99_ms * limits.soak.max_p99_ratio + limits.soak.p99_slack_ms:
+    for drift in run.drifts(stage):
+        name = drift.kind or "all kinds"
+        if drift.num_right < MIN_P99_SAMPLES:
+            notes.append(
+                f"{name}: the drift of the 99th percentile is not judged by {drift.num_right} replies in a third."
+            )
+        elif drift.last_ms > drift.first_ms * limits.soak.max_p99_ratio + limits.soak.p99_slack_ms:
             yield (
-                f"{name}: the 99th percentile rose from {first.p99_ms:.0f} ms in the first third to "
-                f"{last.p99_ms:.0f} ms in the last; "
+                f"{name}: the 99th percentile rose from {drift.first_ms:.0f} ms in the first third to "
+                f"{drift.last_ms:.0f} ms in the last; "
                 f"{limits.soak.max_p99_ratio:g} times and {limits.soak.p99_slack_ms:g} ms are allowed "
                 "(soak.max_p99_ratio, soak.p99_slack_ms)."
             )
@@ -164,13 +190,21 @@ def _growth(run: Run, stage: Stage, limits: Thresholds, notes: list[str]) -> Ite
     if run.memory_mib is None:
         notes.append("Memory is not judged: the server is not a process that this run started.")
         return
-    parts = [[mib for time_s, mib in run.memory_mib if start <= time_s < end] for start, end in thirds(stage)]
-    if min(map(len, parts)) < MIN_MEMORY_SAMPLES:
+    # Caches and pools fill during the first third; a leak goes on.
+    _, *parts = thirds(stage)
+    readings = [[mib for time_s, mib in run.memory_mib if start_s <= time_s < end_s] for start_s, end_s in parts]
+    if min(map(len, readings)) < MIN_MEMORY_SAMPLES:
         yield "Memory was read too seldom to judge it; a longer soak is needed."
         return
-    first, last = map(median, parts)
-    if last - first > limits.soak.max_memory_growth_mib:
+    second, last = map(median, readings)
+    # Between the middles of the two thirds, where the medians are.
+    start_s, end_s = map(median, parts)
+    num_replies = len(run.samples.between(start_s, end_s))
+    allowed_mib = limits.soak.memory_slack_mib + num_replies * limits.soak.max_growth_bytes_per_reply / 2**20
+    if last - second > allowed_mib:
         yield (
-            f"The server's memory grew from {first:.0f} MiB in the first third to {last:.0f} MiB in the last; "
-            f"{limits.soak.max_memory_growth_mib:g} MiB are allowed (soak.max_memory_growth_mib)."
+            f"The server's memory grew from {second:.1f} MiB in the second third to {last:.1f} MiB in the last, with "
+            f"{num_replies} replies between; {limits.soak.max_growth_bytes_per_reply:g} bytes for each and "
+            f"{limits.soak.memory_slack_mib:g} MiB are allowed "
+            "(soak.max_growth_bytes_per_reply, soak.memory_slack_mib)."
         )

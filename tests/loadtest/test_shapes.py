@@ -40,4 +40,4 @@ def test_a_spike_counts_before_and_after() -> None:
 
 
 def test_thirds() -> None:
-    assert thirds(Stage("any", 30, 90, 1)) == ((30, 50), (70, 90))
+    assert thirds(Stage("any", 30, 90, 1)) == ((30, 50), (50, 70), (70, 90))

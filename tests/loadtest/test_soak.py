@@ -11,8 +11,9 @@ from tests.loadtest.command import loadtest, write_limits
 
 @pytest.mark.slow
 def test_a_soak_at_80_percent_of_the_capacity(tiny_bundle: Path, tmp_path: Path) -> None:
-    # Failures and memory are held to the shipped limits; latencies are not, for other work may share the machine.
-    limits = write_limits(tmp_path / "limits.toml", 2_000, max_lateness_ms=200, max_p99_ratio=3, p99_slack_ms=300)
+    # Held to the shipped limits but for what other work on the machine does. The slack: on two cores that 8 to 20 more
+    # wanted, the 99th percentile of a run was 40 to 250 ms, and within a run it rose by 30 ms above the ratio.
+    limits = write_limits(tmp_path / "limits.toml", 2_000, max_lateness_ms=200, p99_slack_ms=150)
     # The tiny model takes 64 tokens, of a letter each.
     words = ("--bundle", str(tiny_bundle), "--max-words", "6", "--wait", "0.1", "--thresholds", str(limits))
     search = ("--step-s", "1", "--target-ms", "60")

@@ -141,10 +141,22 @@ def memory(last_mib: float) -> tuple[tuple[float, float], ...]:
 
 
 def test_memory_that_grows_is_a_fault_and_flat_memory_is_not() -> None:
-    limit = LIMITS.soak.max_memory_growth_mib
-    assert judge(soak_run(good(), memory(200 + limit)), LIMITS).faults == ()
-    (fault,) = judge(soak_run(good(), memory(201 + limit)), LIMITS).faults
-    assert fault.startswith(f"The server's memory grew from 200 MiB in the first third to {201 + limit:.0f} MiB")
+    # Ten replies by second; the middles of the thirds are a third of eighty seconds apart.
+    num_replies = 266
+    allowed = LIMITS.soak.memory_slack_mib + num_replies * LIMITS.soak.max_growth_bytes_per_reply / 2**20
+    assert judge(soak_run(good(), memory(199.9 + allowed)), LIMITS).faults == ()
+    (fault,) = judge(soak_run(good(), memory(200.1 + allowed)), LIMITS).faults
+    assert fault.startswith(f"The server's memory grew from 200.0 MiB in the second third to {200.1 + allowed:.1f} MiB")
+    assert f"with {num_replies} replies between; " in fault
+
+
+@pytest.mark.parametrize(("leak_bytes", "num_faults"), [(800, 0), (10_000, 1)])
+def test_a_leak_of_some_kilobytes_for_each_reply_is_found(leak_bytes: int, num_faults: int) -> None:
+    """Ten minutes of ten replies by second, as of the default model on two cores."""
+    stages, samples = soak(7, 600), [Sample("short", index / 10, 10, index % 20 == 0) for index in range(6000)]
+    leaking = tuple((float(second), 450 + leak_bytes * 10 * second / 2**20) for second in range(600))
+    run = make_run(samples, shape="soak", stages=stages, memory_mib=leaking)
+    assert len(judge(run, LIMITS).faults) == num_faults
 
 
 def test_memory_of_a_foreign_server_is_not_judged_and_that_is_told() -> None:
@@ -165,6 +177,18 @@ def test_a_99th_percentile_that_rises_is_a_fault() -> None:
     assert one.startswith(f"short: the 99th percentile rose from 10 ms in the first third to {slow_ms:.0f} ms")
     assert together.startswith("all kinds: the 99th percentile rose")
     assert judge(make_run(samples), LIMITS).faults == ()
+
+
+@pytest.mark.parametrize(("start_s", "num_faults"), [(90, 0), (75, 2)])
+def test_one_stall_in_the_last_third_is_no_drift_but_most_of_it_is(start_s: float, num_faults: int) -> None:
+    """Slow for 4 s, which is less than a slice of that third, and slow for nearly all of it."""
+    end_s = start_s + (4 if num_faults == 0 else 20)
+    samples = [replace(one, ms=1_000) if start_s <= one.start_s < end_s else one for one in good()]
+    lax = LIMITS.model_copy(update={"p95_ms": LIMITS.max_ms, "p99_ms": LIMITS.max_ms})
+    faults = judge(soak_run(samples, memory(200)), lax).faults
+    assert [fault.split(" from ")[0] for fault in faults] == [
+        f"{name}: the 99th percentile rose" for name in ("short", "all kinds")[:num_faults]
+    ]
 
 
 def test_a_drift_that_few_replies_show_is_not_judged_and_that_is_told() -> None:
