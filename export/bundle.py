@@ -1,65 +1,27 @@
-"""A model directory becomes a bundle: read, built, proved, written at once.
+"""`export_model`: the one way in, for every kind of source. Two roads lead from it.
 
-    source ─ read_model → Model ─ build_graph → encode.onnx, attend.onnx
-           ─ prove → probes.safetensors, parity.json ─ seal → manifest.json
+    texts     a model directory        its graphs are built from its shape and its weights, without torch
+    tensors   a preset, a class        traced by PyTorch and proved against the very module
+              a ready .onnx file       taken as it is, proved to treat each row alike whatever is beside it
 
 The same source, packages and machine give the same bytes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-import sys
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import onnx
-
-from export.atomic import check_target, new_directory
-from export.build import GraphKind, build_graph, graph_spec
+from export.atomic import check_target
 from export.errors import ExportError
-from export.model import Model, read_model
-from export.precision import write_half
-from export.prove import Progress, ProofRequest, Proved, prove
-from export.source import check_name, check_pin, locate
-from service.bundle import Bundle, open_bundle, sha256_file
-from service.engine.tokenizer import TextTokenizer
-from service.errors import StartupError
-from service.manifest import (
-    DERIVED,
-    MANIFEST,
-    PARITY,
-    PROBES,
-    SCHEMA_VERSION,
-    TOKENIZER,
-    WEIGHTS,
-    AttentionSpec,
-    EmbeddingSpec,
-    Precision,
-    ProofSpec,
-    Role,
-    TextManifest,
-    TextSpec,
-)
-from service.parity.probes import save_probes
-from service.parity.report import ParityReport
+from export.origin import Origin, read_origin
+from export.prove import Progress, ProofRequest
+from export.seal import Exported, Target
+from export.source import check_name
+from export.tensors import TensorOptions, export_tensors
+from export.texts import export_texts
+from service.manifest import Precision
 
-_ROLES: tuple[Role, ...] = ("encode", "attend")
-_UNPROVED = ProofSpec(kind="invariance", reference="", batch_invariant="unproved")
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """A bundle that was written. warnings: what its user should know."""
-
-    path: Path
-    manifest: TextManifest
-    report: ParityReport
-    warnings: tuple[str, ...]
+_NO_OPTIONS = TensorOptions()
 
 
 def export_model(  # noqa: PLR0913 - one parameter for each option of the command
@@ -71,139 +33,45 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     goldens: Path | None = None,
     unproved: bool = False,
     force: bool = False,
+    options: TensorOptions = _NO_OPTIONS,
     progress: Progress | None = None,
 ) -> Exported:
-    """Export a model directory, or a published model by its name, as a proved bundle at `out`.
+    """Export a source as a proved bundle at `out`.
 
-    name: the bundle's, else the directory's. precision: of weights, hidden states and matrix products.
-    goldens: a file to prove it with. unproved: accept a bundle without proof.
-    force: replace the bundle at `out`. Raises ExportError with every fault found; then nothing was written.
+    source: a model directory, the name of a published model, `preset:NAME`, `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS` or
+    `FILE.onnx`. name: the bundle's, else the source's. precision: of weights, hidden states and matrix products.
+    goldens: a file to prove a model directory with. unproved: accept a model directory without proof.
+    force: replace the bundle at `out`. options: what goes with a class or a ready graph.
+    Raises ExportError with every fault found; then nothing was written.
     """
     check_target(out, force=force)
-    location = locate(source)
-    name = name or location.name
+    origin = read_origin(source)
+    _check_options(origin, options, goldens)
+    if origin.kind == "texts":
+        target = Target(out, name, precision, force)
+        return export_texts(source, target, ProofRequest(goldens, unproved, progress))
+    name = name or origin.name
     check_name(name)
-    tell = progress or _quiet
-    tell(f"reading {location.path}", 0, 0)
-    model = read_model(location.path)
-    check_pin(name, model.weights_sha256)
-    request = ProofRequest(goldens, unproved, progress)
-    with new_directory(out, force=force) as work:
-        tell("building the graphs", 0, 0)
-        manifest = _write_model(work, model, _draft(name, model, precision))
-        _open_tokenizer(work, manifest)
-        with TemporaryDirectory(dir=work) as scratch:
-            proved = prove(Bundle(work, manifest), model.checkpoint.tensors, request, scratch=Path(scratch))
-        manifest = _write_proof(work, manifest, proved)
-    return Exported(out, manifest, proved.report, model.warnings)
+    return export_tensors(origin, Target(out, name, precision, force), options, progress)
 
 
-def _write_model(work: Path, model: Model, draft: TextManifest) -> TextManifest:
-    shutil.copyfile(model.weights, work / WEIGHTS)
-    if sha256_file(work / WEIGHTS) != model.weights_sha256:
-        raise ExportError(f"{model.weights}: changed while it was read")
-    (work / TOKENIZER).write_bytes(model.tokenizer.content)
-    tensors = model.checkpoint.tensors
-    if draft.precision == "float16":
-        tensors = write_half(work / WEIGHTS, tensors, work / DERIVED)
-    for spec in draft.graphs:
-        kind = GraphKind(spec.role, spec.precision)
-        graph = build_graph(model.config, tensors, pooling=model.pooling.modes, kind=kind)
-        file = work / spec.file
-        file.write_bytes(graph.SerializeToString(deterministic=True))
-        onnx.checker.check_model(str(file), full_check=True)
-    return draft
-
-
-def _quiet(_title: str, _done: int, _total: int) -> None:
-    """No progress was asked for."""
-
-
-def _open_tokenizer(work: Path, manifest: TextManifest) -> None:
-    """As the service does, before anything is proved: a bundle that cannot start is not one."""
-    try:
-        # What a request may hold has no part in opening it.
-        TextTokenizer(work / TOKENIZER, manifest.text, max_text_chars=sys.maxsize, token_ids="framed")
-    except StartupError as error:
-        raise ExportError(f"the bundle's tokenizer cannot be served: {error}") from None
-
-
-def _write_proof(work: Path, draft: TextManifest, proved: Proved) -> TextManifest:
-    save_probes(work / PROBES, proved.probes, proved.spec.reference)
-    (work / PARITY).write_text(proved.report.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    files = {name: sha256_file(work / name) for name in sorted(draft.file_names)}
-    manifest = draft.model_copy(update={"proof": proved.spec, "files": files}).sealed()
-    (work / MANIFEST).write_bytes(manifest.to_bytes())
-    for file in work.iterdir():
-        file.chmod(0o644)
-    try:
-        open_bundle(work)
-    except StartupError as error:
-        raise ExportError(f"the bundle cannot be served: {error}") from None
-    return manifest
-
-
-def _draft(name: str, model: Model, precision: Precision) -> TextManifest:
-    config, pooling, prompts = model.config, model.pooling, model.prompts
-    return TextManifest(
-        schema_version=SCHEMA_VERSION,
-        name=name,
-        family=config.family,
-        encoder=config.to_dict(),
-        source=dict(sorted(model.sha256.items())),
-        created_by=_created_by(),
-        num_parameters=model.checkpoint.num_parameters,
-        proof=_UNPROVED,
-        graphs=tuple(graph_spec(config, pooling=pooling.modes, kind=GraphKind(role, precision)) for role in _ROLES),
-        text=TextSpec(
-            max_tokens=model.limit.max_tokens,
-            max_tokens_source=model.limit.source,
-            vocab_size=config.vocab_size,
-            pad_token_id=config.pad_token_id,
-            prompts=dict(prompts.texts),
-            default_prompt_name=prompts.default,
-            include_prompt=pooling.include_prompt,
-        ),
-        embedding=EmbeddingSpec(
-            dim=config.dim * len(pooling.modes),
-            token_dim=config.dim,
-            pooling=pooling.modes,
-            pooling_source=pooling.source,
-            normalize=model.normalize,
-        ),
-        attention=AttentionSpec(layers=config.num_layers, heads=config.num_heads, head_dim=config.head_dim),
-        embedding_space=embedding_space(model, precision),
-        files={},
-    )
-
-
-def embedding_space(model: Model, precision: Precision) -> str:
-    """SHA-256 over all that decides the vectors: two bundles with the same one can share an index."""
-    space = {
-        "weights": model.weights_sha256,
-        "tokenizer": hashlib.sha256(model.tokenizer.content).hexdigest(),
-        "pooling": model.pooling.modes,
-        "prompts": dict(model.prompts.texts),
-        "default_prompt_name": model.prompts.default,
-        "include_prompt": model.pooling.include_prompt,
-        "normalize": model.normalize,
-        "dim": model.config.dim * len(model.pooling.modes),
-        "precision": precision,
-        "encoder": model.config.to_dict(),
+def _check_options(origin: Origin, options: TensorOptions, goldens: Path | None) -> None:
+    """An option that a source has no use for is refused, never ignored."""
+    given = {
+        "--checkpoint": options.checkpoint is not None,
+        "--kwargs": options.kwargs is not None,
+        "--signature": options.signature is not None,
+        "--goldens": goldens is not None,
     }
-    canonical = json.dumps(space, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _created_by() -> dict[str, str]:
-    runtime = _version("onnxruntime", "onnxruntime-gpu")
-    return {"qkv": _version("qkv"), "onnx": _version("onnx"), "onnxruntime": runtime}
-
-
-def _version(*packages: str) -> str:
-    for package in packages:
-        try:
-            return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return "0"
+    used = {
+        "texts": ("--goldens",),
+        "preset": ("--checkpoint",),
+        "class": ("--checkpoint", "--kwargs", "--signature"),
+        "onnx": ("--signature",),
+    }[origin.kind]
+    if faults := [
+        f"{option}: a source of this kind has none"
+        for option, is_given in given.items()
+        if is_given and option not in used
+    ]:
+        raise ExportError(f"{origin.place}: options that do not belong to it", faults)

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
+from typing import Literal
 
 from export.checkpoint import StoredTensor
 from export.errors import ExportError
 from export.scramble import scramble_bundle
 from service.bundle import Bundle, sha256_file
 from service.errors import StartupError
-from service.manifest import WEIGHTS, Manifest, Proof, ProofSpec, Role, TextManifest
+from service.manifest import WEIGHTS, Manifest, Proof, ProofSpec, Role, TensorManifest, TextManifest
 from service.parity.battery import Runners, run_battery
 from service.parity.probes import Probe, Probes, check_probes, load_probes, make_probes
 from service.parity.report import GateResult, ParityReport
@@ -30,7 +31,7 @@ GOLDENS = Path(__file__).parent / "goldens"
 Progress = Callable[[str, int, int], None]
 
 # What a runner that is compared with itself cannot show.
-_NEEDS_REFERENCE = frozenset({"token_embeddings", "pooled", "pooled_raw", "cosine", "attention"})
+_NEEDS_REFERENCE = frozenset({"token_embeddings", "features", "pooled", "pooled_raw", "cosine", "attention"})
 _ROLES: tuple[Role, ...] = ("encode", "attend")
 _NO_REFERENCE = "the graphs themselves"
 _NO_PROOF = (
@@ -73,11 +74,11 @@ def prove(
     reference = _open_reference(bundle)
     if goldens is None and reference is None and not request.is_unproved_allowed:
         raise ExportError(_NO_PROOF)
-    with _opened(bundle) as subject:
+    with opened(bundle) as subject:
         if reference is None:
             return _prove_alone(bundle, subject, goldens, request.progress)
         scrambled = scramble_bundle(bundle, tensors, scratch)
-        with _opened(scrambled) as random_subject:
+        with opened(scrambled) as random_subject:
             pairs = (Runners(subject, reference), Runners(random_subject, _reference(scrambled)))
             return _prove_by_torch(bundle.manifest, pairs, goldens, request.progress)
 
@@ -102,6 +103,31 @@ class _BothSessions:
         self, role: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, is_alone: bool = False
     ) -> list[Array]:
         return self.runner.run(role, inputs, outputs, is_alone=next(self.turns))
+
+    def close(self) -> None:
+        self.runner.close()
+
+
+@dataclass
+class _SessionByCase:
+    """A runner that changes the session with every new batch: the same batch twice is the same call twice."""
+
+    runner: Runner
+    is_alone: bool = False
+    last: Mapping[str, Array] | None = None
+
+    def info(self) -> RunnerInfo:
+        return self.runner.info()
+
+    def load(self, role: str) -> None:
+        self.runner.load(role)
+
+    def run(
+        self, role: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, is_alone: bool = False
+    ) -> list[Array]:
+        if inputs is not self.last:
+            self.is_alone, self.last = not self.is_alone, inputs
+        return self.runner.run(role, inputs, outputs, is_alone=self.is_alone)
 
     def close(self) -> None:
         self.runner.close()
@@ -143,7 +169,13 @@ def _prove_alone(
     return _proved("golden", goldens.reference, goldens.cases, reports)
 
 
-def _proved(kind: Proof, reference: str, probes: tuple[Probe, ...], reports: Mapping[str, ParityReport]) -> Proved:
+def _proved(
+    kind: Proof,
+    reference: str,
+    probes: tuple[Probe, ...],
+    reports: Mapping[str, ParityReport],
+    batch_invariant: Literal["proved", "by_isolation"] = "proved",
+) -> Proved:
     report = ParityReport(
         reference=reference,
         form="quick",
@@ -157,8 +189,8 @@ def _proved(kind: Proof, reference: str, probes: tuple[Probe, ...], reports: Map
     )
     if not report.passed:
         raise ExportError(f"the proof against {reference} failed", [_describe(gate) for gate in report.failures])
-    # The gates alone, padded, permuted and roles are among those that passed.
-    return Proved(ProofSpec(kind=kind, reference=reference, batch_invariant="proved"), probes, report)
+    # The gates alone, padded, permuted and roles are among those that passed, where rows share calls at all.
+    return Proved(ProofSpec(kind=kind, reference=reference, batch_invariant=batch_invariant), probes, report)
 
 
 def _describe(gate: GateResult) -> str:
@@ -170,8 +202,32 @@ def _titled(progress: Progress | None, title: str) -> Callable[[int, int], None]
     return None if progress is None else lambda done, total: progress(title, done, total)
 
 
+def prove_tensors(
+    manifest: TensorManifest, subject: Runner, reference: Runner | None, progress: Progress | None
+) -> Proved:
+    """Prove the graph of a tensor bundle, each case in one of the two sessions, in turns.
+
+    reference: the module; None for a ready graph, which is asked what needs no reference.
+    Raises ExportError with every failed gate.
+    """
+    is_alone = manifest.batching == "alone"
+    batch_invariant: Literal["proved", "by_isolation"] = "by_isolation" if is_alone else "proved"
+    runner = _SessionByCase(subject)
+    title = "proving invariance" if reference is None else "proving against PyTorch"
+    battery = run_battery(manifest, Runners(runner, reference or runner), progress=_titled(progress, title))
+    probes = make_probes(manifest, reference or subject)
+    if reference is None:
+        gates = tuple(gate for gate in battery.gates if gate.name not in _NEEDS_REFERENCE)
+        reports = {"": battery.model_copy(update={"gates": gates})}
+        return _proved("invariance", _NO_REFERENCE, probes, reports, batch_invariant)
+    text = reference.info().backend
+    reports = {"": battery, "probes: ": check_probes(manifest, subject, Probes(text, probes, {}))}
+    return _proved("pytorch", text, probes, reports, batch_invariant)
+
+
 @contextmanager
-def _opened(bundle: Bundle[TextManifest]) -> Iterator[OrtRunner]:
+def opened(bundle: Bundle[Manifest]) -> Iterator[OrtRunner]:
+    """The graphs of a bundle, on the CPU. Raises ExportError when they cannot be served."""
     try:
         runner = OrtRunner.open(bundle, device="cpu")
     except StartupError as error:

@@ -25,6 +25,16 @@ axis, key axis]`; `layer` tells several of them apart, `layout` says which key c
     global_keys, index: the input g        key = g[c], -1 = none
     global_queries, index: the input g     row r is the whole row of query g[r]
 
+Two tables may be left out. `max_sizes` has the largest size of an axis that the module takes (2048 where it is not
+said); `rows` says what no one can find out by running it, or asks for less:
+
+    "max_sizes": {"seq": 512},
+    "rows": {"batching": "alone", "masks": "right"}
+
+batching: `padded` = rows of any sizes share a call by padding and masks, `equal_shapes` = rows of the same sizes do,
+`alone` = none do; not said, it is found out, and a module whose mask does not hide padding is refused.
+masks: `any` (the default), or `right` for a module that knows padding on the right only.
+
 Parts of one layer are disjoint: a key counts in one of them and is 0 in the others, as is a key beyond the sequence.
 """
 
@@ -32,4 +42,4 @@ from __future__ import annotations
 
 from typing import Any
 
-Declaration = dict[str, dict[str, dict[str, Any]]]
+Declaration = dict[str, dict[str, Any]]

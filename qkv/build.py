@@ -1,10 +1,12 @@
-"""`qkv export`: a model directory becomes a bundle, with its progress and its proof on the screen."""
+"""`qkv export`: a source becomes a bundle, with its progress and its proof on the screen."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+from rich.text import Text
 
 from qkv.report import console, gate_table, stages
 from service.errors import StartupError
@@ -13,7 +15,10 @@ from service.manifest import Precision
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What `qkv export` was asked. out: None = `bundles/NAME`."""
+    """What `qkv export` was asked.
+
+    out: None = `bundles/NAME`. checkpoint, kwargs, signature: what goes with a class.
+    """
 
     out: Path | None
     name: str | None
@@ -21,6 +26,9 @@ class BuildOptions:
     goldens: Path | None
     unproved: bool
     force: bool
+    checkpoint: Path | None = None
+    kwargs: str | None = None
+    signature: Path | None = None
 
 
 def build(source: str, options: BuildOptions) -> None:
@@ -31,9 +39,11 @@ def build(source: str, options: BuildOptions) -> None:
     if find_spec("onnx") is None:
         raise StartupError("building a bundle needs the package onnx: pip install 'qkv[export]'")
     from export.bundle import export_model
+    from export.origin import read_origin
     from export.source import locate
+    from export.tensors import TensorOptions
 
-    out = options.out or Path("bundles") / (options.name or locate(source).name)
+    out = options.out or Path("bundles") / (options.name or read_origin(source).name or locate(source).name)
     errors = console(is_stderr=True)
     with stages(errors) as progress:
         exported = export_model(
@@ -44,10 +54,11 @@ def build(source: str, options: BuildOptions) -> None:
             goldens=options.goldens,
             unproved=options.unproved,
             force=options.force,
+            options=TensorOptions(options.checkpoint, options.kwargs, options.signature),
             progress=progress,
         )
     for warning in exported.warnings:
-        errors.print(f"[yellow]warning:[/] {warning}", soft_wrap=True)
+        errors.print("[yellow]warning:[/]", Text(warning), soft_wrap=True)
     manifest, out_console = exported.manifest, console()
     out_console.print(gate_table(exported.report))
     words = f"{manifest.name}: {manifest.precision}, proof {manifest.proof.kind}, written to {exported.path}"

@@ -37,13 +37,18 @@ def root(
     """Attention encoders: from a model's weights to embeddings and attention over HTTP."""
 
 
-@app.command(**_example("qkv export ./my-model --out bundles/my-model"))
+@app.command(**_example("qkv export net.py:Net --checkpoint net.safetensors --kwargs '{\"dim\": 64}'"))
 def export(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A model directory, or the name of a published model.")
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A model directory, the name of a published model, preset:NAME, FILE.py:CLASS, PACKAGE.MODULE:CLASS, "
+            "or FILE.onnx.",
+        ),
     ],
     out: Annotated[Path | None, typer.Option(help="Where the bundle goes; default bundles/NAME.")] = None,
-    name: Annotated[str | None, typer.Option(help="The model's name in the API; default the directory's.")] = None,
+    name: Annotated[str | None, typer.Option(help="The model's name in the API; default the source's.")] = None,
     precision: Annotated[
         Literal["float32", "float16"], typer.Option(help="Of weights and hidden states; float16 is for GPUs.")
     ] = "float32",
@@ -52,12 +57,21 @@ def export(
         bool, typer.Option("--unproved", metavar="", help="Write the bundle even if nothing proves it.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", metavar="", help="Replace the bundle that is there.")] = False,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Weights of a class or preset: a safetensors file that fits exactly.")
+    ] = None,
+    kwargs: Annotated[str | None, typer.Option(help="Arguments of a class: a JSON object.")] = None,
+    signature: Annotated[
+        Path | None,
+        typer.Option(help="Inputs and outputs of a class or graph that does not declare them: a TOML file."),
+    ] = None,
 ) -> None:
-    """Turn a model directory into a verified bundle. Exits with 1 when the source or the proof is not right."""
+    """Turn a model into a verified bundle. Exits with 1 when the source or the proof is not right."""
     from qkv.build import BuildOptions, build
 
+    options = BuildOptions(out, name, precision, goldens, unproved, force, checkpoint, kwargs, signature)
     with _one_line_errors():
-        build(source, BuildOptions(out, name, precision, goldens, unproved, force))
+        build(source, options)
 
 
 @app.command(**_example("qkv parity bundles/all-MiniLM-L6-v2 --full"))
@@ -66,12 +80,18 @@ def parity(
     full: Annotated[
         bool, typer.Option("--full", metavar="", help="Every case of the battery instead of the quick ones.")
     ] = False,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE", help="The class that the bundle was made of: FILE.py:CLASS, PACKAGE.MODULE:CLASS."
+        ),
+    ] = None,
 ) -> None:
     """Compare a bundle's graphs with PyTorch, case by case. Exits with 1 when any gate fails. Needs torch."""
     from qkv.prove import prove
 
     with _one_line_errors():
-        has_passed = prove(bundle, form="full" if full else "quick")
+        has_passed = prove(bundle, form="full" if full else "quick", module=module)
     raise typer.Exit(0 if has_passed else 1)
 
 

@@ -1,4 +1,4 @@
-"""`qkv parity`: a bundle's graphs under ONNX Runtime against its probes and the PyTorch encoder over the same weights.
+"""`qkv parity`: a bundle's graphs under ONNX Runtime against its probes and the PyTorch model over the same weights.
 
 PyTorch reads the bundle's own weights file, so it agrees with the graphs whatever that file holds: the stored probes
 are what ties the file to the weights that were proved.
@@ -6,20 +6,24 @@ are what ties the file to the weights that were proved.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from qkv.report import console, gate_table, stages
-from service.bundle import open_bundle
+from service.bundle import Bundle, open_bundle
 from service.errors import StartupError
-from service.manifest import PROBES
+from service.manifest import PROBES, WEIGHTS, Manifest, TensorManifest
+from service.runners.base import Runner
 
 
-def prove(path: Path, *, form: Literal["quick", "full"]) -> bool:
+def prove(path: Path, *, form: Literal["quick", "full"], module: str | None = None) -> bool:
     """Run the stored probes and the battery; print the worst case of each gate. -> whether every gate passed
 
-    Raises StartupError for a bundle that is not whole, and without torch.
+    module: the class that a bundle was made of, which is not in it; it gets the bundle's weights.
+    Raises StartupError for a bundle that is not whole, and without torch; ExportError for a class that does not fit.
     """
     bundle = open_bundle(path)
     if find_spec("torch") is None:
@@ -31,14 +35,9 @@ def prove(path: Path, *, form: Literal["quick", "full"]) -> bool:
     from service.parity.battery import Runners, run_battery
     from service.parity.probes import check_probes, load_probes
     from service.runners.ort import OrtRunner
-    from service.runners.torch import open_reference
 
-    try:
-        reference = open_reference(bundle)
-    except ValueError as error:
-        raise StartupError(str(error)) from None
-    runners = Runners(subject=OrtRunner.open(bundle), reference=reference)
-    with stages(console(is_stderr=True)) as progress:
+    with _open_reference(bundle, module) as reference, stages(console(is_stderr=True)) as progress:
+        runners = Runners(subject=OrtRunner.open(bundle), reference=reference)
         battery = run_battery(
             bundle.manifest,
             runners,
@@ -53,3 +52,33 @@ def prove(path: Path, *, form: Literal["quick", "full"]) -> bool:
     num_failed = len(probes.failures) + len(battery.failures)
     out.print(f"[red]{num_failed} gates failed[/]" if num_failed else "[green]proved[/]")
     return probes.passed and battery.passed
+
+
+@contextmanager
+def _open_reference(bundle: Bundle[Manifest], module: str | None) -> Iterator[Runner]:
+    from service.runners.torch import open_reference
+
+    if module is not None:
+        with _open_module(bundle, module) as reference:
+            yield reference
+        return
+    try:
+        yield open_reference(bundle)
+    except ValueError as error:
+        raise StartupError(f"{error}: give --module SOURCE") from None
+
+
+@contextmanager
+def _open_module(bundle: Bundle[Manifest], source: str) -> Iterator[Runner]:
+    """A class with the arguments and the weights of a bundle."""
+    from export.module import fill_module
+    from export.origin import read_origin
+    from service.runners.torch import ModuleRunner
+
+    manifest, origin = bundle.manifest, read_origin(source)
+    if not isinstance(manifest, TensorManifest):
+        raise StartupError(f"{manifest.name}: --module is for bundles of tensors, this one takes text")
+    if origin.kind not in ("class", "preset"):
+        raise StartupError(f"--module {source}: FILE.py:CLASS or PACKAGE.MODULE:CLASS is needed")
+    with fill_module(origin, manifest.module.kwargs, bundle.file(WEIGHTS), manifest.precision) as module:
+        yield ModuleRunner(manifest.graph("encode"), module)

@@ -39,6 +39,11 @@ def own_shape(spec: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def size_of(axis: str | int, sizes: Sizes) -> int:
+    """The size of an axis: a number is its own. Raises KeyError for an unknown word."""
+    return axis if isinstance(axis, int) else sizes[axis]
+
+
 def query_axis(spec: TensorSpec) -> str | int:
     """The axis of an attention output whose positions attend."""
     return spec.axes[-2]

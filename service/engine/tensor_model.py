@@ -9,7 +9,7 @@ import numpy as np
 
 from service.engine import attention
 from service.engine.batch import Heads, Row, RowResult
-from service.engine.layouts import Part, expand, own_shape, query_axis
+from service.engine.layouts import Part, expand, own_shape, query_axis, size_of
 from service.engine.request import LayerAttention, TensorItem, TensorRequest, TensorResult
 from service.engine.tensor_inputs import check_tensors
 from service.errors import RequestError
@@ -127,7 +127,7 @@ class TensorModel:
         if len(shape) == 3:
             chosen = attention.select_heads(request.attention, self._attention())
             shape = (1 if request.attention.heads == "mean" else len(chosen), *shape[1:])
-        return (*shape[:-1], sizes[self._key_axis()]) if request.expand else shape
+        return (*shape[:-1], size_of(self._key_axis(), sizes)) if request.expand else shape
 
     def _item(self, request: TensorRequest, row: Row, result: RowResult) -> TensorItem:
         wanted = request.outputs
@@ -161,12 +161,12 @@ class TensorModel:
 
     def _dense_sizes(self, row: Row) -> tuple[int, int]:
         spec = next(spec for spec in self.graph.attention if spec.layout.kind != "global_queries")
-        return row.sizes[str(query_axis(spec))], row.sizes[self._key_axis()]
+        return size_of(query_axis(spec), row.sizes), size_of(self._key_axis(), row.sizes)
 
-    def _key_axis(self) -> str:
+    def _key_axis(self) -> str | int:
         """Of the dense matrix: a sparse layout has the keys of its own sequence."""
         spec = next(spec for spec in self.graph.attention if spec.layout.kind != "global_queries")
-        return str(spec.axes[-1] if spec.layout == DENSE else query_axis(spec))
+        return spec.axes[-1] if spec.layout == DENSE else query_axis(spec)
 
 
 def _zeros(spec: TensorSpec, sizes: Mapping[str, int]) -> Array:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from service.engine.layouts import Sizes
+from service.engine.layouts import Sizes, size_of
 from service.manifest import GraphSpec, Manifest
 from service.parity.cases import FORMS, Case, Form, make_cases, pad_inputs, select_inputs
 from service.parity.checks import select_output
@@ -139,7 +139,7 @@ class _Battery:
         names = [spec.name for spec in graph.outputs if spec.meaning != "attention"]
         if not layers:
             return names
-        queries, keys = (case.masks.sizes[axis] for axis in dense_axes(graph))
+        queries, keys = (size_of(axis, case.masks.sizes) for axis in dense_axes(graph))
         heads = self.judge.manifest.attention.heads if self.judge.manifest.attention is not None else 1
         layer_bytes = heads * case.batch * queries * keys * 4
         count = min(len(layers), max(1, self.form.max_case_bytes // layer_bytes))

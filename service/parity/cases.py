@@ -98,14 +98,22 @@ class Masks:
                 found = found & self.axes[str(axis)].reshape(shape)
         return found
 
-    def columns(self, queries: str, keys: str) -> Array:
-        """Which keys each query may attend to, be it real or not. -> `[batch, queries, keys]`"""
-        columns = np.repeat(self.axes[keys][:, None, :], self.axes[queries].shape[1], axis=1)
-        return columns & self.pairs[queries, keys] if (queries, keys) in self.pairs else columns
+    def along(self, axis: str | int) -> Array:
+        """What is real along an axis; a fixed one has no padding. -> `[batch, size]`"""
+        if isinstance(axis, str):
+            return self.axes[axis]
+        batch = len(next(iter(self.axes.values()))) if self.axes else 1
+        return np.ones((batch, axis), dtype=bool)
 
-    def kept(self, queries: str, keys: str) -> Array:
+    def columns(self, queries: str | int, keys: str | int) -> Array:
+        """Which keys each query may attend to, be it real or not. -> `[batch, queries, keys]`"""
+        columns = np.repeat(self.along(keys)[:, None, :], self.along(queries).shape[1], axis=1)
+        pair = (str(queries), str(keys))
+        return columns & self.pairs[pair] if pair in self.pairs else columns
+
+    def kept(self, queries: str | int, keys: str | int) -> Array:
         """Which keys each real query may attend to. -> `[batch, queries, keys]`"""
-        kept: Array = self.columns(queries, keys) & self.axes[queries][:, :, None]
+        kept: Array = self.columns(queries, keys) & self.along(queries)[:, :, None]
         return kept
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.engine.layouts import Part, Sizes, expand, query_axis
+from service.engine.layouts import Part, Sizes, expand, query_axis, size_of
 from service.manifest import DENSE, GraphSpec, Manifest, Role, TensorSpec, TextManifest
 from service.parity.cases import Masks, mask_kinds
 from service.parity.checks import (
@@ -178,11 +178,11 @@ def gather(graph: GraphSpec, outputs: Mapping[str, Array], inputs: Mapping[str, 
     return Outputs(values, {layer: _dense(graph, parts, outputs, inputs, sizes) for layer, parts in layers.items()})
 
 
-def dense_axes(graph: GraphSpec) -> tuple[str, str]:
-    """The axes of queries and of keys that the attention of a graph is over."""
+def dense_axes(graph: GraphSpec) -> tuple[str | int, str | int]:
+    """The axes of queries and of keys that the attention of a graph is over; a number is a fixed size."""
     spec = next(spec for spec in graph.attention if spec.layout.kind != "global_queries")
-    queries = str(query_axis(spec))
-    return queries, str(spec.axes[-1]) if spec.layout == DENSE else queries
+    queries = query_axis(spec)
+    return queries, spec.axes[-1] if spec.layout == DENSE else queries
 
 
 def _dense(
@@ -196,7 +196,7 @@ def _dense(
     arrays = [array if array.ndim == 4 else array[:, None] for array in arrays]
     if specs[0].layout == DENSE:
         return arrays[0]
-    queries, keys = (sizes[axis] for axis in dense_axes(graph))
+    queries, keys = (size_of(axis, sizes) for axis in dense_axes(graph))
     rows = []
     for row in range(len(arrays[0])):
         indexes = [inputs[spec.layout.index][row] if spec.layout.index else None for spec in specs]

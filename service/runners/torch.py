@@ -5,8 +5,10 @@ The one file of the service that needs torch; nothing may import it but on deman
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,8 +40,37 @@ def open_reference(bundle: Bundle[Manifest]) -> Runner:
     return ModuleRunner(manifest.graph("encode"), load_preset(name, bundle.file(WEIGHTS)))
 
 
-def _backend() -> str:
-    return f"torch {torch.__version__} eager float32"
+def _backend(precision: str = "float32") -> str:
+    return f"torch {torch.__version__} eager {precision}"
+
+
+@contextmanager
+def exact_attention() -> Iterator[None]:
+    """PyTorch's attention layers by their own formula, every position of them.
+
+    Their fused "fast path" has no form in ONNX, drops the padded end of a batch, and fills masked positions otherwise.
+    """
+    is_enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(is_enabled)
+
+
+def named_outputs(found: Any, names: Sequence[str]) -> dict[str, Tensor]:
+    """What a module returned, by the names that its outputs are declared by.
+
+    found: a tensor, a mapping by name, or a sequence of tensors in the order of the names, where None counts for none
+    Raises ValueError for anything else, and for another number of tensors.
+    """
+    if isinstance(found, Mapping):
+        found = [found.get(name) for name in names] if set(names) == set(found) else list(found.values())
+    values = [found] if isinstance(found, Tensor) else [value for value in found if value is not None]
+    if len(values) != len(names) or not all(isinstance(value, Tensor) for value in values):
+        kinds = ", ".join(type(value).__name__ for value in values)
+        raise ValueError(f"forward returned {len(values)} values ({kinds}), {len(names)} tensors are declared")
+    return dict(zip(names, values, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +82,8 @@ class ModuleRunner:
 
     def info(self) -> RunnerInfo:
         """torch's own version, device and thread count."""
-        return RunnerInfo(_backend(), provider="cpu", num_threads=torch.get_num_threads(), num_workers=1)
+        precision = self.graph.precision
+        return RunnerInfo(_backend(precision), provider="cpu", num_threads=torch.get_num_threads(), num_workers=1)
 
     def load(self, role: str) -> None:
         """Raises KeyError for a role that the bundle does not have."""
@@ -64,11 +96,9 @@ class ModuleRunner:
         """Compute the named outputs, in the order asked. Raises KeyError for a name that the graph does not declare."""
         self.load(role)
         given = {spec.name: torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in self.graph.inputs}
-        with torch.inference_mode(), masks_of_keys():
-            found = self.module(**given)
-        tensors = (found,) if isinstance(found, Tensor) else tuple(found)
-        by_name = dict(zip((spec.name for spec in self.graph.outputs), tensors, strict=True))
-        return [by_name[name].numpy() for name in outputs]
+        with torch.inference_mode(), masks_of_keys(), exact_attention():
+            found = named_outputs(self.module(**given), [spec.name for spec in self.graph.outputs])
+        return [found[name].numpy() for name in outputs]
 
     def close(self) -> None:
         """Nothing is held beyond this object."""

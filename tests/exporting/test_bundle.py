@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-import export.bundle
-from export.bundle import embedding_space, export_model
+import export.seal
+from export.bundle import export_model
 from export.errors import ExportError
 from export.model import read_model
+from export.texts import embedding_space
 from service.bundle import open_text_bundle, read_text_manifest
 from service.parity.probes import load_probes
 from tests.exporting.bundles import TEXTS, edited, encode
@@ -155,7 +156,7 @@ def test_a_failure_leaves_the_old_bundle_and_nothing_else(
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(export.bundle, "save_probes", fail)
+    monkeypatch.setattr(export.seal, "save_probes", fail)
     with pytest.raises(OSError, match="disk full"):
         export_model(str(tiny_models / "bert_cls"), out, unproved=True, force=True)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
@@ -166,11 +167,11 @@ _HANGING = """
 import sys, time
 from pathlib import Path
 sys.modules["torch"] = None
-import export.bundle
+import export.bundle, export.seal
 def hang(*_):
     print("writing", flush=True)
     time.sleep(60)
-export.bundle.save_probes = hang
+export.seal.save_probes = hang
 export.bundle.export_model(sys.argv[1], Path(sys.argv[2]), unproved=True)
 """
 

@@ -1,0 +1,243 @@
+"""How a model's rows may share calls: found out by running it, at several sizes, under several masks.
+
+Each question has its own reason for a refusal. The proof then holds the graph to what was found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from export.declaration import Signature
+from service.manifest import Batching, TensorManifest, TensorSpec
+from service.parity.cases import Case, Layout, MaskKind, make_case, pad_inputs, select_inputs
+from service.parity.checks import relative_difference, select_output, shape_fault
+from service.parity.report import gates_for
+from service.runners.base import Array, Runner
+
+Outputs = Mapping[str, Array]
+
+_FIRST_SIZE = 6
+_BATCH = 3
+_SEEDS = (101, 102)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a model allows, and every reason why it cannot be served as it is declared.
+
+    has_run: False when it gave nothing at any size.
+    """
+
+    batching: Batching
+    takes_empty_rows: bool
+    faults: tuple[str, ...] = ()
+    has_run: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """One model being asked. limit: how far the same row may be from itself."""
+
+    manifest: TensorManifest
+    signature: Signature
+    runner: Runner
+    limit: float
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Every output by name. Raises what the model raises."""
+        names = [spec.name for spec in self.signature.outputs]
+        with np.errstate(all="ignore"):
+            return dict(zip(names, self.runner.run("encode", inputs, names), strict=True))
+
+    @property
+    def layout(self) -> Layout:
+        """Several rows, sizes that differ."""
+        limits = self.manifest.max_sizes
+        sizes = {axis: min(_FIRST_SIZE + 3 * place, limits[axis]) for place, axis in enumerate(limits)}
+        return Layout(_SEEDS[0], _BATCH, sizes, "full")
+
+    def case(self, kind: MaskKind, *, seed: int = _SEEDS[0]) -> Case:
+        return make_case(self.manifest, replace(self.layout, seed=seed, kind=kind), 0)
+
+    def changed(self, found: Outputs, expected: Outputs, case: Case, rows: Sequence[int]) -> str | None:
+        """The first output of which some row, where it is real, is not what it was; None when all are."""
+        masks = case.masks.select(rows, case.masks.sizes)
+        for spec in self.signature.outputs:
+            difference = relative_difference(found[spec.name], expected[spec.name], masks.real(spec))
+            if not difference.size or float(difference.max()) <= self.limit:
+                continue
+            return f"{spec.name} changes by {float(difference.max()):.2g}, relative to its largest value"
+        return None
+
+
+def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> Decision:
+    """Ask a model everything.
+
+    manifest: a draft of what is to be written, `padded` and with empty rows. runner: the module, or the graph where
+    there is none.
+    """
+    probe = _probe(manifest, signature, runner)
+    faults = _runs_at_all(probe)
+    if faults and _shape_faults(probe, probe.layout):
+        return Decision("padded", False, tuple(faults), has_run=False)
+    if random := _repeats(probe):  # nothing else can be asked of it
+        return Decision("padded", False, (*faults, *random))
+    takes_empty = _takes_empty_rows(probe)
+    if signature.batching == "alone":
+        return Decision("alone", takes_empty, tuple(faults))
+    faults += _rows_are_independent(probe)
+    if signature.batching == "equal_shapes":
+        return Decision("equal_shapes", takes_empty, tuple(faults))
+    reasons = [*_masks_are_honoured(probe), *_padding_is_harmless(probe)]
+    if reasons and not signature.has_mask and signature.batching is None:
+        return Decision("equal_shapes", takes_empty, tuple(faults))
+    return Decision("padded", takes_empty, (*faults, *reasons))
+
+
+def takes_empty_rows(manifest: TensorManifest, signature: Signature, runner: Runner) -> bool:
+    """Whether a mask may leave nothing of a row. Asked of the graph too: its kernels may give NaN of their own."""
+    return _takes_empty_rows(_probe(manifest, signature, runner))
+
+
+def _probe(manifest: TensorManifest, signature: Signature, runner: Runner) -> _Probe:
+    return _Probe(manifest, signature, runner, 4 * gates_for(manifest.precision, "cpu").invariance)
+
+
+def _runs_at_all(probe: _Probe) -> list[str]:
+    """At one row of the smallest size, at several, and at the largest: shaped as declared."""
+    limits = probe.manifest.max_sizes
+    layouts = [Layout(_SEEDS[0], 1, dict.fromkeys(limits, 1), "full"), probe.layout]
+    faults = [fault for layout in layouts for fault in _shape_faults(probe, layout)]
+    if faults:
+        return list(dict.fromkeys(faults))
+    for axis, limit in limits.items():
+        layout = replace(layouts[0], sizes=dict.fromkeys(limits, 1) | {axis: limit})
+        if found := _shape_faults(probe, layout):
+            most = _largest(probe, layout, axis)
+            faults.append(f"max_sizes.{axis}: {most} is the largest that works, got {limit}: {found[0]}")
+    return faults
+
+
+def _shape_faults(probe: _Probe, layout: Layout) -> list[str]:
+    case = make_case(probe.manifest, layout, 0)
+    try:
+        outputs = probe.run(case.inputs)
+        found = (
+            shape_fault(spec, outputs[spec.name], case.batch, case.masks.sizes) for spec in probe.signature.outputs
+        )
+        return [f"outputs.{fault}, at {_at(layout)}" for fault in found if fault]
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        return [f"it fails at {_at(layout)}: {type(error).__name__}: {text}"]
+
+
+def _largest(probe: _Probe, layout: Layout, axis: str) -> int:
+    """By halving: a size that works, below one that does not."""
+    works, fails = 1, layout.sizes[axis]
+    while fails - works > 1:
+        middle = (works + fails) // 2
+        if _shape_faults(probe, replace(layout, sizes={**layout.sizes, axis: middle})):
+            fails = middle
+        else:
+            works = middle
+    return works
+
+
+def _repeats(probe: _Probe) -> list[str]:
+    """The same call twice, bit for bit."""
+    inputs = probe.case("full").inputs
+    first, again = probe.run(inputs), probe.run(inputs)
+    return [
+        f"outputs.{name}: not the same when the same call is made again: something is drawn at random"
+        for name, values in first.items()
+        if not np.array_equal(values, again[name], equal_nan=values.dtype.kind == "f")
+    ]
+
+
+def _rows_are_independent(probe: _Probe) -> list[str]:
+    """Every row alone, and the first ones beside other neighbours, as they were."""
+    case = probe.case("full")
+    graph, sizes, before = probe.manifest.graph("encode"), case.masks.sizes, probe.run(case.inputs)
+    others = _mixed(case.inputs, probe.case("full", seed=_SEEDS[1]).inputs, rows=[case.batch - 1])
+    rest = list(range(case.batch - 1))
+    if why := probe.changed(_rows(probe.run(others), rest), _rows(before, rest), case, rest):
+        return [f'rows depend on each other: with another row beside them {why}; rows.batching = "alone" serves it']
+    for row in range(case.batch):
+        alone = probe.run(select_inputs(graph, case.inputs, [row], sizes))
+        if why := probe.changed(alone, _rows(before, [row]), case, [row]):
+            return [f'rows depend on each other: for a row alone {why}; rows.batching = "alone" serves it']
+    return []
+
+
+def _masks_are_honoured(probe: _Probe) -> list[str]:
+    """Other values under the mask, the same answer."""
+    kinds: tuple[MaskKind, ...] = ("right",) if probe.signature.masks == "right" else ("right", "left", "holes")
+    for kind in kinds if probe.signature.has_mask else ():
+        case = probe.case(kind)
+        other = probe.case("full", seed=_SEEDS[1])
+        inputs = {spec.name: _under_mask(spec, case, other) for spec in probe.signature.inputs}
+        rows = range(case.batch)
+        if why := probe.changed(probe.run(inputs), probe.run(case.inputs), case, rows):
+            hint = "" if kind == "right" else '; rows.masks = "right" if padding on the right is all it knows'
+            return [
+                f"the mask is not honoured: with other values under a {kind} mask {why}{hint}; rows.batching = "
+                '"equal_shapes" serves it without padding'
+            ]
+    return []
+
+
+def _under_mask(spec: TensorSpec, case: Case, other: Case) -> Array:
+    """An input with the values of another draw wherever a mask leaves a position out."""
+    own = case.inputs[spec.name]
+    if spec.meaning not in ("features", "token_ids"):
+        return own
+    values: Array = np.where(case.masks.real(spec), own, other.inputs[spec.name])
+    return values
+
+
+def _padding_is_harmless(probe: _Probe) -> list[str]:
+    """More padding at the end, the same answer."""
+    case = probe.case("right" if probe.signature.has_mask else "full")
+    sizes, limits = case.masks.sizes, probe.manifest.max_sizes
+    wider = {axis: min(size + 3, limits[axis]) for axis, size in sizes.items()}
+    raw = probe.run(pad_inputs(probe.manifest, case.inputs, wider))
+    rows = range(case.batch)
+    found = {spec.name: select_output(spec, raw[spec.name], rows, sizes) for spec in probe.signature.outputs}
+    if why := probe.changed(found, probe.run(case.inputs), case, rows):
+        return [
+            f"padding is not harmless: with masked positions added at the end {why}; rows.batching = "
+            '"equal_shapes" serves it without padding'
+        ]
+    return []
+
+
+def _takes_empty_rows(probe: _Probe) -> bool:
+    """A row whose mask leaves nothing: finite, and its neighbours as they are without it."""
+    if not probe.signature.has_mask:
+        return False
+    case = probe.case("empty")
+    outputs = probe.run(case.inputs)
+    if not all(np.isfinite(values).all() for values in outputs.values()):
+        return False
+    rest = list(range(case.batch - 1))
+    graph, sizes = probe.manifest.graph("encode"), case.masks.sizes
+    without = probe.run(select_inputs(graph, case.inputs, rest, sizes))
+    return probe.changed(_rows(outputs, rest), without, case, rest) is None
+
+
+def _mixed(inputs: Mapping[str, Array], others: Mapping[str, Array], *, rows: Sequence[int]) -> dict[str, Array]:
+    mixed = {name: values.copy() for name, values in inputs.items()}
+    for name, values in mixed.items():
+        values[list(rows)] = others[name][list(rows)]
+    return mixed
+
+
+def _rows(outputs: Outputs, rows: Sequence[int]) -> dict[str, Array]:
+    return {name: values[list(rows)] for name, values in outputs.items()}
+
+
+def _at(layout: Layout) -> str:
+    return ", ".join([f"batch {layout.batch}", *(f"{axis} {size}" for axis, size in layout.sizes.items())])

@@ -1,0 +1,372 @@
+"""A PyTorch module from where it is defined: found, built, filled with its weights. Imported on demand: needs torch.
+
+Whatever a user's own file does wrong is told in a line that names it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from export.checkpoint import is_lfs_stub
+from export.contract import DTYPES
+from export.declaration import Signature, read_declaration, read_toml
+from export.errors import ExportError
+from export.origin import Origin
+from models.registry import PRESETS, build_preset
+from service.bundle import sha256_file
+from service.manifest import Precision, TensorSpec
+from service.runners.base import Array
+
+_SEED = 0
+# Names of packages of ours, which a user's own package may have too.
+_OWN = frozenset({"models", "export", "service", "qkv", "loadtest"})
+_MAX_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleOptions:
+    """What goes with a class. kwargs: JSON of its arguments; checkpoint: a safetensors file; signature: a TOML file.
+
+    precision: float16 halves the module, and what is declared as float32 is float16 then.
+    """
+
+    kwargs: str = "{}"
+    checkpoint: Path | None = None
+    signature: Path | None = None
+    precision: Precision = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A module ready to be traced: in eval mode, with its weights.
+
+    sha256: of every file that it was made of, by file name. kwargs: canonical JSON. weights_file: the checkpoint, where
+    it is exactly what the module keeps. warnings: what its user should know.
+    """
+
+    module: nn.Module
+    signature: Signature
+    kwargs: str
+    sha256: Mapping[str, str]
+    weights_file: Path | None
+    warnings: tuple[str, ...]
+
+
+@contextmanager
+def open_module(origin: Origin, options: ModuleOptions) -> Iterator[Found]:
+    """Build the module of an origin; what it imports later is found as long as the block lasts.
+
+    Raises ExportError: no such preset, file, class; not a module; arguments, weights or a signature that do not fit.
+    """
+    with _importable(origin):
+        sha256: dict[str, str] = {}
+        module, kwargs = build(origin, options.kwargs)
+        if origin.is_file:
+            sha256[Path(origin.place).name] = sha256_file(Path(origin.place))
+        warnings = []
+        if options.checkpoint is not None:
+            load_weights(module, options.checkpoint)
+            sha256[options.checkpoint.name] = sha256_file(options.checkpoint)
+        elif any(True for _ in module.parameters()):
+            warnings.append("no --checkpoint was given: the weights are random, always the same ones")
+        if options.signature is not None:
+            sha256[options.signature.name] = sha256_file(options.signature)
+        signature = find_signature(module, options.signature)
+        _check_forward(module, signature)
+        if options.precision == "float16":
+            module, signature = module.half(), _halved(signature)
+        file = options.checkpoint if _is_stored(module, options.checkpoint) else None
+        yield Found(module, signature, kwargs, sha256, file, tuple(warnings))
+
+
+@contextmanager
+def fill_module(origin: Origin, kwargs: str, weights: Path, precision: Precision) -> Iterator[nn.Module]:
+    """The module of an origin with the weights of a bundle, ready to be run as long as the block lasts.
+
+    Raises ExportError where `open_module` does.
+    """
+    with _importable(origin):
+        module, _ = build(origin, kwargs)
+        if precision == "float16" and all(parameter.dtype != torch.float16 for parameter in module.parameters()):
+            module = module.half()
+        load_weights(module, weights)
+        yield module
+
+
+def build(origin: Origin, kwargs: str = "{}") -> tuple[nn.Module, str]:
+    """The module with the random weights of a fixed seed, in eval mode, and its arguments as canonical JSON."""
+    arguments = _read_kwargs(kwargs)
+    if origin.kind == "preset":
+        return _preset(origin.place, arguments), "{}"
+    kind = _find_class(origin)
+    try:
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(_SEED)
+            module = kind(**arguments)
+    except Exception as error:
+        told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        raise ExportError(f"{origin.attribute}({told}): {_line(error)}; --kwargs gives other arguments") from None
+    return module.eval().requires_grad_(False), json.dumps(arguments, sort_keys=True)
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Fill a module from a safetensors file, exactly. Raises ExportError with every tensor that is missing, too many or
+    of another shape or type.
+
+    Where two names are one tensor, either will do. A number may be stored in fewer bits than the module keeps it in.
+    """
+    stored = _read_tensors(path)
+    state = module.state_dict()
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name, tensor in state.items():
+        key = (tensor.data_ptr(), tensor.shape, tensor.stride()) if tensor.numel() else (name,)
+        groups.setdefault(key, []).append(name)
+    faults: list[str] = []
+    found: dict[str, Tensor] = {}
+    for names in groups.values():
+        given = next((name for name in names if name in stored), None)
+        if given is None:
+            faults.append(f"{' or '.join(names)}: missing")
+        else:
+            found |= dict.fromkeys(names, stored[given])
+            found |= {name: stored[name] for name in names if name in stored}
+    faults += [f"{name}: not in the module" for name in stored if name not in state]
+    for name, tensor in found.items():
+        faults += _tensor_faults(name, tensor, state[name])
+    if not faults:
+        module.load_state_dict(found, strict=True)
+    elif not _has_loaded(module, stored):
+        raise ExportError(f"{path}: the weights do not fit {type(module).__name__}", _cut(faults))
+
+
+def _has_loaded(module: nn.Module, stored: Mapping[str, Tensor]) -> bool:
+    """A module may know its tensors by other names too, and rename them as it loads."""
+    try:
+        module.load_state_dict(dict(stored), strict=True)
+    except RuntimeError:
+        return False
+    return {tensor.dtype for tensor in stored.values()} <= {tensor.dtype for tensor in module.state_dict().values()}
+
+
+def read_state(module: nn.Module) -> dict[str, Array]:
+    """Parameters and persistent buffers as arrays. Raises ExportError naming every one of a type that is not served."""
+    state = module.state_dict()
+    faults = [
+        f"{name}: {_dtype(tensor) if isinstance(tensor, Tensor) else type(tensor).__name__}"
+        for name, tensor in state.items()
+        if not isinstance(tensor, Tensor) or _dtype(tensor) not in DTYPES
+    ]
+    if faults:
+        raise ExportError(f"{type(module).__name__}: tensors of {', '.join(DTYPES)} are served", _cut(faults))
+    return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()}
+
+
+def read_precision(module: nn.Module, signature: Signature) -> Precision:
+    """Half where any of its numbers is; a module without numbers has the precision of what it takes."""
+    types = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
+    has_half = torch.float16 in types if types else any(spec.dtype == "float16" for spec in signature.inputs)
+    return "float16" if has_half else "float32"
+
+
+def find_signature(module: nn.Module, file: Path | None) -> Signature:
+    """What a module says of itself, or a file in its place. Raises ExportError with every fault of it."""
+    if file is not None:
+        return read_declaration(read_toml(file), str(file))
+    name = type(module).__name__
+    method = getattr(module, "signature", None)
+    if not callable(method):
+        raise ExportError(
+            f"{name}: nothing says what its inputs and outputs are: give it a method signature(), or --signature FILE; "
+            "docs/attention.md has the form"
+        )
+    try:
+        declaration = method()
+    except Exception as error:
+        raise ExportError(f"{name}.signature(): {_line(error)}") from None
+    return read_declaration(declaration, f"{name}.signature()")
+
+
+def _read_kwargs(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ExportError(f"--kwargs: a JSON object is needed, got {text[:60]!r}: {error}") from None
+    if not isinstance(value, dict):
+        raise ExportError(f"--kwargs: a JSON object is needed, got {text[:60]!r}")
+    return value
+
+
+def _preset(name: str, arguments: Mapping[str, Any]) -> nn.Module:
+    if name not in PRESETS:
+        raise ExportError(
+            f"preset:{name}: no such preset; there are", [f"{p.name}: {p.summary}" for p in PRESETS.values()]
+        )
+    if arguments:
+        preset = PRESETS[name]
+        place = f"{preset.module.__module__}:{preset.module.__qualname__}"
+        raise ExportError(f"--kwargs: preset:{name} has its own {dict(preset.kwargs)}; a subclass of {place} has yours")
+    return build_preset(name)
+
+
+def _find_class(origin: Origin) -> type[nn.Module]:
+    module = _load_file(Path(origin.place)) if origin.is_file else _load_package(origin)
+    classes = [
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, nn.Module) and value.__module__ == module.__name__
+    ]
+    there = f"modules there: {', '.join(classes[:_MAX_LISTED]) or 'none'}"
+    if not origin.attribute:
+        raise ExportError(f"{origin.place}: name the class: {origin.place}:CLASS; {there}")
+    found = getattr(module, origin.attribute, None)
+    if found is None:
+        raise ExportError(f"{origin.place}: no {origin.attribute} in it; {there}")
+    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+        raise ExportError(f"{origin.place}: {origin.attribute} is no class of torch.nn.Module; {there}")
+    return found
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ExportError(f"{path}: no such file")
+    # Under its own name, as its pickles and dataclasses expect; unless that is taken by what it may import itself.
+    name = path.stem if path.stem not in sys.modules and path.stem not in sys.stdlib_module_names else f"_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ExportError(f"{path}: cannot be imported: {_line(error)}") from None
+    return module
+
+
+def _load_package(origin: Origin) -> ModuleType:
+    name = origin.place
+    if name.partition(".")[0] in _OWN:
+        file = Path(*name.split(".")).with_suffix(".py")
+        presets = [
+            f"preset:{preset.name}"
+            for preset in PRESETS.values()
+            if (preset.module.__module__, preset.module.__qualname__) == (name, origin.attribute)
+        ]
+        hint = f"qkv has it as {' and '.join(presets)}; " if presets else ""
+        raise ExportError(
+            f"{name}: {name.partition('.')[0]} is a package of qkv itself; {hint}"
+            f"a file of yours is named by its path: {file}:{origin.attribute}"
+        )
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise ExportError(f"{name}: no module {error.name} here or installed") from None
+        raise ExportError(f"{name}: cannot be imported: {_line(error)}") from None
+    except (Exception, SystemExit) as error:
+        raise ExportError(f"{name}: cannot be imported: {_line(error)}") from None
+
+
+@contextmanager
+def _importable(origin: Origin) -> Iterator[None]:
+    """As Python does for a script: what lies beside the file, or in the working directory, can be imported."""
+    if origin.kind != "class":
+        yield
+        return
+    folder = str(Path(origin.place).resolve().parent if origin.is_file else Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with path.open("rb") as file:
+            if is_lfs_stub(file.read(64)):
+                raise ExportError(f"{path}: a Git LFS pointer, not weights: run `git lfs pull`")
+        return load_file(path)
+    except OSError as error:
+        raise ExportError(f"{path}: cannot be read: {error.strerror}") from None
+    except SafetensorError as error:
+        raise ExportError(f"{path}: not a safetensors file, the only form that is read: {error}") from None
+
+
+def _tensor_faults(name: str, given: Tensor, own: Tensor) -> list[str]:
+    faults = []
+    if given.shape != own.shape:
+        faults.append(f"{name}: shape {list(own.shape)} needed, got {list(given.shape)}")
+    is_kept = given.dtype == own.dtype or (torch.promote_types(given.dtype, own.dtype) == own.dtype)
+    if not is_kept or given.is_floating_point() != own.is_floating_point():
+        faults.append(f"{name}: {_dtype(own)} needed, got {_dtype(given)}")
+    return faults
+
+
+def _check_forward(module: nn.Module, signature: Signature) -> None:
+    """`forward` takes the inputs by name, and needs no others. Raises ExportError with every difference."""
+    parameters = inspect.signature(module.forward).parameters
+    kinds = {parameter.kind for parameter in parameters.values()}
+    names = [spec.name for spec in signature.inputs]
+    faults = []
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        known = ", ".join(parameters)
+        faults += [f"inputs.{name}: forward({known}) takes no {name}" for name in names if name not in parameters]
+    faults += [
+        f"forward: {name} must be given, and inputs does not declare it"
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY, parameter.POSITIONAL_ONLY)
+        and name not in names
+    ]
+    if faults:
+        raise ExportError(f"{type(module).__name__}: forward and signature differ", faults)
+
+
+def _halved(signature: Signature) -> Signature:
+    def halved(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(
+            spec.model_copy(update={"dtype": "float16"}) if spec.dtype == "float32" else spec for spec in specs
+        )
+
+    return replace(signature, inputs=halved(signature.inputs), outputs=halved(signature.outputs))
+
+
+def _is_stored(module: nn.Module, path: Path | None) -> bool:
+    """True when a file holds exactly what the module keeps, name by name, in the same types."""
+    if path is None:
+        return False
+    stored, state = load_file(path), module.state_dict()
+    return stored.keys() == state.keys() and all(stored[name].dtype == state[name].dtype for name in state)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _line(error: BaseException) -> str:
+    """An error in one line, with the line of the user's file where Python knows it."""
+    text = " ".join(str(error).split())
+    place = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+    return f"{type(error).__name__}: {text[:300]}{place}" if text else type(error).__name__
+
+
+def _cut(faults: list[str]) -> list[str]:
+    more = [f"and {len(faults) - 50} more"] if len(faults) > 50 else []
+    return faults[:50] + more

@@ -1,0 +1,79 @@
+"""The end of every export: probes, report and manifest are written, and the bundle is opened as the service will."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TypeVar
+
+from export.errors import ExportError
+from export.prove import Proved
+from service.bundle import open_bundle, sha256_file
+from service.errors import StartupError
+from service.manifest import MANIFEST, PARITY, PROBES, Manifest, Precision, ProofSpec, TensorManifest, TextManifest
+from service.parity.probes import save_probes
+from service.parity.report import ParityReport
+
+UNPROVED = ProofSpec(kind="invariance", reference="", batch_invariant="unproved")
+
+M = TypeVar("M", TextManifest, TensorManifest)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is to be written. name: the bundle's; None = the source's. force: replace the bundle at `path`."""
+
+    path: Path
+    name: str | None = None
+    precision: Precision = "float32"
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A bundle that was written. warnings: what its user should know."""
+
+    path: Path
+    manifest: Manifest
+    report: ParityReport
+    warnings: tuple[str, ...]
+
+
+def quiet(_title: str, _done: int, _total: int) -> None:
+    """No progress was asked for."""
+
+
+def write_proof(work: Path, draft: M, proved: Proved) -> M:
+    """Complete and seal a bundle whose other files are there. -> its manifest
+
+    Raises ExportError when the service would not open it.
+    """
+    save_probes(work / PROBES, proved.probes, proved.spec.reference)
+    (work / PARITY).write_text(proved.report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    files = {name: sha256_file(work / name) for name in sorted(draft.file_names)}
+    manifest = draft.model_copy(update={"proof": proved.spec, "files": files}).sealed()
+    (work / MANIFEST).write_bytes(manifest.to_bytes())
+    for file in work.iterdir():
+        file.chmod(0o644)
+    try:
+        open_bundle(work)
+    except StartupError as error:
+        raise ExportError(f"the bundle cannot be served: {error}") from None
+    return manifest
+
+
+def created_by(*packages: str) -> dict[str, str]:
+    """The versions that a bundle depends on: of qkv, ONNX and ONNX Runtime, and of further packages."""
+    found = {"qkv": _version("qkv"), "onnx": _version("onnx")}
+    found["onnxruntime"] = _version("onnxruntime", "onnxruntime-gpu")
+    return found | {package: _version(package) for package in packages}
+
+
+def _version(*packages: str) -> str:
+    for package in packages:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return "0"

@@ -1,0 +1,142 @@
+"""The road of texts: a model directory becomes a bundle. Needs no torch.
+
+source ─ read_model → Model ─ build_graph → encode.onnx, attend.onnx
+       ─ prove → probes.safetensors, parity.json ─ seal → manifest.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx
+
+from export.atomic import new_directory
+from export.build import GraphKind, build_graph, graph_spec
+from export.errors import ExportError
+from export.model import Model, read_model
+from export.precision import write_half
+from export.prove import ProofRequest, prove
+from export.seal import UNPROVED, Exported, Target, created_by, quiet, write_proof
+from export.source import check_name, check_pin, locate
+from service.bundle import Bundle, sha256_file
+from service.engine.tokenizer import TextTokenizer
+from service.errors import StartupError
+from service.manifest import (
+    DERIVED,
+    SCHEMA_VERSION,
+    TOKENIZER,
+    WEIGHTS,
+    AttentionSpec,
+    EmbeddingSpec,
+    Precision,
+    Role,
+    TextManifest,
+    TextSpec,
+)
+
+_ROLES: tuple[Role, ...] = ("encode", "attend")
+
+
+def export_texts(source: str, target: Target, request: ProofRequest) -> Exported:
+    """Export a model directory, or a published model by its name, as a proved bundle.
+
+    Raises ExportError with every fault found; then nothing was written.
+    """
+    location = locate(source)
+    name = target.name or location.name
+    check_name(name)
+    tell = request.progress or quiet
+    tell(f"reading {location.path}", 0, 0)
+    model = read_model(location.path)
+    check_pin(name, model.weights_sha256)
+    with new_directory(target.path, force=target.force) as work:
+        tell("building the graphs", 0, 0)
+        manifest = _write_model(work, model, _draft(name, model, target.precision))
+        _open_tokenizer(work, manifest)
+        with TemporaryDirectory(dir=work) as scratch:
+            proved = prove(Bundle(work, manifest), model.checkpoint.tensors, request, scratch=Path(scratch))
+        manifest = write_proof(work, manifest, proved)
+    return Exported(target.path, manifest, proved.report, model.warnings)
+
+
+def _write_model(work: Path, model: Model, draft: TextManifest) -> TextManifest:
+    shutil.copyfile(model.weights, work / WEIGHTS)
+    if sha256_file(work / WEIGHTS) != model.weights_sha256:
+        raise ExportError(f"{model.weights}: changed while it was read")
+    (work / TOKENIZER).write_bytes(model.tokenizer.content)
+    tensors = model.checkpoint.tensors
+    if draft.precision == "float16":
+        tensors = write_half(work / WEIGHTS, tensors, work / DERIVED)
+    for spec in draft.graphs:
+        kind = GraphKind(spec.role, spec.precision)
+        graph = build_graph(model.config, tensors, pooling=model.pooling.modes, kind=kind)
+        file = work / spec.file
+        file.write_bytes(graph.SerializeToString(deterministic=True))
+        onnx.checker.check_model(str(file), full_check=True)
+    return draft
+
+
+def _open_tokenizer(work: Path, manifest: TextManifest) -> None:
+    """As the service does, before anything is proved: a bundle that cannot start is not one."""
+    try:
+        # What a request may hold has no part in opening it.
+        TextTokenizer(work / TOKENIZER, manifest.text, max_text_chars=sys.maxsize, token_ids="framed")
+    except StartupError as error:
+        raise ExportError(f"the bundle's tokenizer cannot be served: {error}") from None
+
+
+def _draft(name: str, model: Model, precision: Precision) -> TextManifest:
+    config, pooling, prompts = model.config, model.pooling, model.prompts
+    return TextManifest(
+        schema_version=SCHEMA_VERSION,
+        name=name,
+        family=config.family,
+        encoder=config.to_dict(),
+        source=dict(sorted(model.sha256.items())),
+        created_by=created_by(),
+        num_parameters=model.checkpoint.num_parameters,
+        proof=UNPROVED,
+        graphs=tuple(graph_spec(config, pooling=pooling.modes, kind=GraphKind(role, precision)) for role in _ROLES),
+        text=TextSpec(
+            max_tokens=model.limit.max_tokens,
+            max_tokens_source=model.limit.source,
+            vocab_size=config.vocab_size,
+            pad_token_id=config.pad_token_id,
+            prompts=dict(prompts.texts),
+            default_prompt_name=prompts.default,
+            include_prompt=pooling.include_prompt,
+        ),
+        embedding=EmbeddingSpec(
+            dim=config.dim * len(pooling.modes),
+            token_dim=config.dim,
+            pooling=pooling.modes,
+            pooling_source=pooling.source,
+            normalize=model.normalize,
+        ),
+        attention=AttentionSpec(layers=config.num_layers, heads=config.num_heads, head_dim=config.head_dim),
+        embedding_space=embedding_space(model, precision),
+        files={},
+    )
+
+
+def embedding_space(model: Model, precision: Precision) -> str:
+    """SHA-256 over all that decides the vectors: two bundles with the same one can share an index."""
+    space = {
+        "weights": model.weights_sha256,
+        "tokenizer": hashlib.sha256(model.tokenizer.content).hexdigest(),
+        "pooling": model.pooling.modes,
+        "prompts": dict(model.prompts.texts),
+        "default_prompt_name": model.prompts.default,
+        "include_prompt": model.pooling.include_prompt,
+        "normalize": model.normalize,
+        "dim": model.config.dim * len(model.pooling.modes),
+        "precision": precision,
+        "encoder": model.config.to_dict(),
+    }
+    canonical = json.dumps(space, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,159 @@
+"""A PyTorch module → an ONNX graph, as PyTorch's exporter writes it. Imported on demand: needs torch and onnxscript.
+
+Every axis that the signature calls by a word is traced as a symbol, and PyTorch refuses where the code fixes one; its
+own ONNX exporter would fix it without a word. `export.contract` gives the graph its names.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import onnx
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.export._patches import register_gru_while_loop_decomposition, register_lstm_while_loop_decomposition
+from torch.fx.experimental import _config as shape_config
+
+from export.declaration import Signature
+from export.errors import ExportError
+from export.graph import OPSET
+from service.runners.base import Array
+from service.runners.torch import exact_attention, named_outputs
+
+INPUT, OUTPUT = "in_{}", "out_{}"  # names that no module uses: PyTorch writes a broken graph where two are the same
+
+_TORCH = str(Path(torch.__file__).parent)
+_OURS = str(Path(__file__).parents[1])
+_FIX = re.compile(r"^\s+(\w+) = (.+)$", re.MULTILINE)
+_RANGE = re.compile(r"Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
+_FIXED = re.compile(r"You marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)")
+
+
+def trace(module: nn.Module, signature: Signature, example: Mapping[str, Array]) -> onnx.ModelProto:
+    """The graph with inputs `in_0`, … and outputs `out_0`, … in the order of the signature.
+
+    example: the inputs by name, a batch of 2, every symbolic axis of another size.
+    Raises ExportError with every reason why the module cannot become one graph.
+    """
+    name = type(module).__name__
+    with _quiet(), exact_attention():
+        program = _capture(module, signature, example)
+        if changed := [*program.graph_signature.buffers_to_mutate.values()]:
+            told = ", ".join(dict.fromkeys(name.removeprefix("module.") for name in changed))
+            raise ExportError(f"{name} cannot be traced", [f"forward changes {told}: what is served keeps no state"])
+        try:
+            exported = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=OPSET,
+                verbose=False,
+                input_names=[INPUT.format(i) for i in range(len(signature.inputs))],
+                output_names=[OUTPUT.format(i) for i in range(len(signature.outputs))],
+            )
+        except Exception as error:
+            raise ExportError(f"{name} has no form in ONNX", [_line(_first(error))]) from None
+        assert exported is not None
+        return exported.model_proto
+
+
+class _Ordered(nn.Module):
+    """A module that takes and gives plain tensors in the order of its signature."""
+
+    def __init__(self, module: nn.Module, signature: Signature) -> None:
+        super().__init__()
+        self.module = module
+        self.inputs = [spec.name for spec in signature.inputs]
+        self.outputs = [spec.name for spec in signature.outputs]
+
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """values: the inputs -> the outputs"""
+        found = self.module(**dict(zip(self.inputs, values, strict=True)))
+        return tuple(named_outputs(found, self.outputs).values())
+
+
+def _capture(module: nn.Module, signature: Signature, example: Mapping[str, Array]) -> ExportedProgram:
+    dims = {axis: Dim(axis, max=size) for axis, size in signature.max_sizes.items()} | {"batch": Dim("batch")}
+    shapes = tuple(
+        {place: dims[axis] for place, axis in enumerate(spec.axes) if isinstance(axis, str)}
+        for spec in signature.inputs
+    )
+    given = tuple(torch.from_numpy(example[spec.name]) for spec in signature.inputs)
+    try:
+        with ExitStack() as stack:
+            # As PyTorch's ONNX exporter does it: recurrent layers as loops, not unrolled to the example's length, and
+            # no size told from 1. Guards that only choose between equal kernels are left to run time, where there are
+            # none; the proof runs the graph at other sizes, 1 among them.
+            stack.enter_context(register_lstm_while_loop_decomposition())
+            stack.enter_context(register_gru_while_loop_decomposition())
+            stack.enter_context(shape_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
+            return torch.export.export(
+                _Ordered(module, signature),
+                given,
+                dynamic_shapes=(shapes,),
+                strict=False,
+                prefer_deferred_runtime_asserts_over_guards=True,
+            )
+    except Exception as error:
+        raise ExportError(f"{type(module).__name__} cannot be traced", _reasons(error)) from None
+
+
+def _reasons(error: Exception) -> list[str]:
+    """What PyTorch says, by the axis at fault."""
+    text = str(error)
+    found = {axis: f"axis {axis}: the code fixes it to {size}" for axis, size in _FIXED.findall(text)}
+    for axis, fix in _FIX.findall(text[text.find("Suggested fixes:") :] if "Suggested fixes:" in text else ""):
+        found.setdefault(axis, f"axis {axis}: {_told(fix)}")
+    found = {axis: reason for axis, reason in found.items() if not axis.startswith("_")}
+    return list(found.values()) or [f"{_line(error)}{_place(error)}"]
+
+
+def _told(fix: str) -> str:
+    if fix.isdecimal():
+        return f"the code fixes it to {fix}"
+    if limits := _RANGE.fullmatch(fix):
+        least, most = limits.groups()
+        ends = " and ".join(filter(None, (f"from {least}" if least else "", f"up to {most}" if most else "")))
+        return f"the code depends on the size, and what was traced holds only {ends}"
+    return f"the code takes only sizes {fix}"
+
+
+def _place(error: BaseException) -> str:
+    """The last line of the user's own code that an error came through."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((_TORCH, f"{_OURS}/export", "<"))
+    ]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def _first(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch tells of packages that are not there, of itself being old, and of graphs that it gave up."""
+    level, sink = logging.root.manager.disable, io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(sink), redirect_stderr(sink):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(level)
