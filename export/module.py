@@ -66,6 +66,13 @@ class Found:
     weights_file: Path | None
     warnings: tuple[str, ...]
 
+    @property
+    def precision(self) -> Precision:
+        """Half where any of its numbers is; a module without numbers has the precision of what it takes."""
+        types = {parameter.dtype for parameter in self.module.parameters() if parameter.is_floating_point()}
+        has_half = torch.float16 in types if types else any(spec.dtype == "float16" for spec in self.signature.inputs)
+        return "float16" if has_half else "float32"
+
 
 @contextmanager
 def open_module(origin: Origin, options: ModuleOptions) -> Iterator[Found]:
@@ -174,13 +181,6 @@ def read_state(module: nn.Module) -> dict[str, Array]:
     if faults:
         raise ExportError(f"{type(module).__name__}: tensors of {', '.join(DTYPES)} are served", _cut(faults))
     return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()}
-
-
-def read_precision(module: nn.Module, signature: Signature) -> Precision:
-    """Half where any of its numbers is; a module without numbers has the precision of what it takes."""
-    types = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
-    has_half = torch.float16 in types if types else any(spec.dtype == "float16" for spec in signature.inputs)
-    return "float16" if has_half else "float32"
 
 
 def find_signature(module: nn.Module, file: Path | None) -> Signature:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -43,6 +44,9 @@ from service.manifest import (
 )
 from service.parity.cases import Layout, make_case
 from service.runners.base import Array, Runner
+
+if TYPE_CHECKING:
+    from export.module import Found
 
 _GRAPH = "encode.onnx"
 _NO_TORCH = "is traced by PyTorch, which is not installed here: pip install 'qkv[torch]'"
@@ -116,7 +120,7 @@ def _traced(origin: Origin, target: Target, options: TensorOptions, tell: Progre
     """The graph of a module, and what it allows."""
     if find_spec("torch") is None or find_spec("onnxscript") is None:
         raise ExportError(f"{origin.recorded}: {_NO_TORCH}")
-    from export.module import ModuleOptions, open_module, read_precision, read_state  # torch: only on this road
+    from export.module import ModuleOptions, open_module, read_state  # torch: only on this road
     from export.trace import trace
     from service.runners.torch import ModuleRunner
 
@@ -124,16 +128,7 @@ def _traced(origin: Origin, target: Target, options: TensorOptions, tell: Progre
     with open_module(origin, wanted) as found:
         module, signature = found.module, found.signature
         tensors = read_state(module)
-        about = _About(
-            family=type(module).__name__,
-            module=ModuleSpec(source=origin.recorded, kwargs=found.kwargs),
-            precision=read_precision(module, signature),
-            opset=OPSET,
-            source=found.sha256,
-            packages=("torch", "onnxscript"),
-            num_parameters=sum(parameter.numel() for parameter in module.parameters()),
-        )
-        draft = _draft(target, signature, about)
+        draft = draft_of(origin, target, found)
         reference = ModuleRunner(draft.graph("encode"), module)
         tell("looking at the module", 0, 0)
         decision = decide(draft, signature, reference)
@@ -193,6 +188,20 @@ class _About:
     source: Mapping[str, str]
     packages: Sequence[str]
     num_parameters: int
+
+
+def draft_of(origin: Origin, target: Target, found: Found) -> TensorManifest:
+    """The manifest of a module before anything has run."""
+    about = _About(
+        family=type(found.module).__name__,
+        module=ModuleSpec(source=origin.recorded, kwargs=found.kwargs),
+        precision=found.precision,
+        opset=OPSET,
+        source=found.sha256,
+        packages=("torch", "onnxscript"),
+        num_parameters=sum(parameter.numel() for parameter in found.module.parameters()),
+    )
+    return _draft(target, found.signature, about)
 
 
 def _draft(target: Target, signature: Signature, about: _About) -> TensorManifest:

@@ -46,9 +46,6 @@ def trace(module: nn.Module, signature: Signature, example: Mapping[str, Array])
     name = type(module).__name__
     with _quiet(), exact_attention():
         program = _capture(module, signature, example)
-        if changed := [*program.graph_signature.buffers_to_mutate.values()]:
-            told = ", ".join(dict.fromkeys(name.removeprefix("module.") for name in changed))
-            raise ExportError(f"{name} cannot be traced", [f"forward changes {told}: what is served keeps no state"])
         try:
             exported = torch.onnx.export(
                 program,
@@ -61,7 +58,18 @@ def trace(module: nn.Module, signature: Signature, example: Mapping[str, Array])
         except Exception as error:
             raise ExportError(f"{name} has no form in ONNX", [_line(_first(error))]) from None
         assert exported is not None
+        assert exported.exported_program is not None
+        if changed := sorted(_changed(exported.exported_program)):
+            told = ", ".join(changed)
+            raise ExportError(f"{name} cannot be traced", [f"forward changes {told}: what is served keeps no state"])
         return exported.model_proto
+
+
+def _changed(program: ExportedProgram) -> set[str]:
+    """The buffers and inputs that a module writes to."""
+    signature = program.graph_signature
+    buffers = (name.removeprefix("module.") for name in signature.buffers_to_mutate.values())
+    return {*buffers, *signature.user_inputs_to_mutate.values()}
 
 
 class _Ordered(nn.Module):
@@ -91,8 +99,7 @@ def _capture(module: nn.Module, signature: Signature, example: Mapping[str, Arra
             # As PyTorch's ONNX exporter does it: recurrent layers as loops, not unrolled to the example's length, and
             # no size told from 1. Guards that only choose between equal kernels are left to run time, where there are
             # none; the proof runs the graph at other sizes, 1 among them.
-            stack.enter_context(register_lstm_while_loop_decomposition())
-            stack.enter_context(register_gru_while_loop_decomposition())
+            stack.enter_context(_recurrent_loops())
             stack.enter_context(shape_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
             return torch.export.export(
                 _Ordered(module, signature),
@@ -144,6 +151,21 @@ def _first(error: BaseException) -> BaseException:
 def _line(error: BaseException) -> str:
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+@contextmanager
+def _recurrent_loops() -> Iterator[None]:
+    """Recurrent layers are traced as loops. What PyTorch chose for them in an earlier export is forgotten before and
+    after: it remembers that by itself, and would unroll them."""
+    operators = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
+    for operator in operators:
+        operator._dispatch_cache.clear()
+    try:
+        with register_lstm_while_loop_decomposition(), register_gru_while_loop_decomposition():
+            yield
+    finally:
+        for operator in operators:
+            operator._dispatch_cache.clear()
 
 
 @contextmanager

@@ -86,7 +86,8 @@ class TransformerEncoder(nn.Module):
     def signature(self) -> Declaration:
         """Inputs and outputs of `forward` (`models.signature`)."""
         attention = {"axes": ["batch", self.num_heads, "seq", "seq"], "meaning": "attention"}
-        return {
+        limits: Declaration = {} if self.position is None else {"max_sizes": {"seq": self.position.num_embeddings}}
+        return limits | {
             "inputs": {
                 "hidden": {"axes": ["batch", "seq", self.dim]},
                 "mask": {"axes": ["batch", "seq"], "dtype": "bool", "meaning": "mask"},
@@ -139,10 +140,7 @@ class TokenTransformer(nn.Module):
         """Inputs and outputs of `forward` (`models.signature`)."""
         declared = self.encoder.signature()
         ids = {"axes": ["batch", "seq"], "dtype": "int64", "meaning": "token_ids", "below": self.word.num_embeddings}
-        return {
-            "inputs": {"input_ids": ids, "mask": declared["inputs"]["mask"]},
-            "outputs": declared["outputs"],
-        }
+        return declared | {"inputs": {"input_ids": ids, "mask": declared["inputs"]["mask"]}}
 
     def forward(self, input_ids: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
         """Encode a padded batch of token ids.

@@ -23,7 +23,7 @@ from service.parity.checks import (
     row_sum_error,
     shape_fault,
 )
-from service.parity.report import Ledger, gates_for
+from service.parity.report import Gates, Ledger, gates_for
 from service.runners.base import Array, Runner
 
 _HIDDEN = frozenset({"token_embeddings", "features"})
@@ -43,7 +43,7 @@ class OutputError(Exception):
 
 def probe_limits(manifest: Manifest, runner: Runner, roles: Sequence[Role]) -> dict[str, float]:
     """Gate → limit of what one run against expected outputs can show."""
-    gates = gates_for(manifest.precision, runner.info().provider)
+    gates = _gates(manifest, runner)
     graphs = [manifest.graph(role) for role in roles]
     meanings = {spec.meaning for graph in graphs for spec in graph.outputs}
     limits = {"ran": 0.0, "shapes": 0.0, "finite": 0.0}
@@ -57,7 +57,7 @@ def probe_limits(manifest: Manifest, runner: Runner, roles: Sequence[Role]) -> d
 
 def battery_limits(manifest: Manifest, runner: Runner) -> dict[str, float]:
     """Gate → limit of the whole battery: every one of them must be measured."""
-    gates = gates_for(manifest.precision, runner.info().provider)
+    gates = _gates(manifest, runner)
     limits = probe_limits(manifest, runner, manifest.roles)
     if not isinstance(manifest, TextManifest):
         limits["repeated"] = 0.0
@@ -70,6 +70,11 @@ def battery_limits(manifest: Manifest, runner: Runner) -> dict[str, float]:
     if "attention" in limits and "empty" in mask_kinds(manifest):
         limits["empty_rows"] = 0.0
     return limits
+
+
+def _gates(manifest: Manifest, runner: Runner) -> Gates:
+    has_half_outputs = any(spec.dtype == "float16" for graph in manifest.graphs for spec in graph.outputs)
+    return gates_for(manifest.precision, runner.info().provider, has_half_outputs=has_half_outputs)
 
 
 @dataclass(frozen=True, slots=True)

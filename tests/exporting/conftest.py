@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from export.bundle import export_model
 
@@ -38,3 +41,11 @@ def half(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("half") / "bert_mean"
     export_model(str(tiny_models / "bert_mean"), out, precision="float16")
     return out
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_registry() -> Iterator[None]:
+    """PyTorch's exporter collects its operators anew for every export, which takes longer than the export."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        yield

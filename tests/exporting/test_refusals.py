@@ -1,0 +1,117 @@
+"""A module that cannot be served as it is declared: each trait is refused by its own reason, several in one refusal."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from export.decide import Decision, decide
+from export.errors import ExportError
+from export.module import ModuleOptions, open_module
+from export.origin import read_origin
+from export.seal import Target
+from export.tensors import TensorOptions, draft_of
+from service.runners.torch import ModuleRunner
+from tests.exporting.own import OWN, export_own, refused
+
+
+def decided(name: str) -> Decision:
+    """What a class of `fixtures/own_modules.py` is found to allow, without a graph."""
+    origin = read_origin(f"{OWN}:{name}")
+    with open_module(origin, ModuleOptions()) as found:
+        draft = draft_of(origin, Target(Path(name), name), found)
+        return decide(draft, found.signature, ModuleRunner(draft.graph("encode"), found.module))
+
+
+@pytest.mark.parametrize(
+    ("name", "batching", "takes_empty_rows"),
+    [
+        ("Plain", "padded", False),
+        ("Named", "padded", True),
+        ("RightOnly", "padded", True),
+        ("Recurrent", "equal_shapes", False),
+        ("EqualShapes", "equal_shapes", True),
+        ("Alone", "alone", False),
+    ],
+)
+def test_how_rows_may_share_calls_is_found_out(name: str, batching: str, takes_empty_rows: bool) -> None:
+    decision = decided(name)
+    assert decision == Decision(batching, takes_empty_rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "reasons"),
+    [
+        ("MixesRows", ['rows depend on each other: with another row beside them y changes by .*batching = "alone"']),
+        ("IgnoresMask", ["the mask is not honoured: .* under a right mask y changes", "padding is not harmless"]),
+        ("RightUnsaid", ['under a left mask mean changes by .*rows.masks = "right" if padding on the right']),
+        ("Everything", ["outputs.y: not the same when the same call is made again: something is drawn at random"]),
+        ("ShortTable", ["max_sizes.seq: 16 is the largest that works, got 2048: it fails at batch 1, seq 2048: Index"]),
+        (
+            "OtherShape",
+            [r"outputs.y: float32 \[1, 1, 8\] needed, got float32 \[1, 1, 3\], at batch 1", "batch 3, seq 6"],
+        ),
+        ("TooMany", [r"forward returned 2 values \(Tensor, Tensor\), 1 tensors are declared", "batch 3"]),
+    ],
+)
+def test_what_rows_must_not_do_is_told(name: str, reasons: list[str]) -> None:
+    faults = decided(name).faults
+    assert len(faults) == len(reasons), faults
+    for fault, reason in zip(faults, reasons, strict=True):
+        assert re.search(reason, fault), fault
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("FixedLength", r"axis seq: the code fixes it to \d+"),
+        ("Branches", "axis seq: the code depends on the size, and what was traced holds only up to 63"),
+        ("LooksAtValues", r"Could not guard on data-dependent expression .*\(own_modules.py, line \d+\)"),
+        ("Counts", "forward changes calls: what is served keeps no state"),
+        ("Unlike", r"inputs.z: forward\(x, other\) takes no z"),
+    ],
+)
+def test_what_cannot_be_traced_is_told(tmp_path: Path, name: str, reason: str) -> None:
+    error = refused(name, tmp_path)
+    assert any(re.search(reason, fault) for fault in error.faults), error
+
+
+def test_all_reasons_of_a_graph_are_told_at_once(tmp_path: Path) -> None:
+    faults = "\n".join(refused("Everything", tmp_path).faults)
+    for reason in (
+        "outputs.y: not the same when the same call is made again",
+        "random: Dropout (own_modules.py, line",
+        "random: RandomUniformLike (own_modules.py, line",
+        "inputs.mask: the graph does not use it",
+    ):
+        assert reason in faults
+
+
+def test_all_reasons_of_a_module_are_told_at_once(tmp_path: Path) -> None:
+    faults = refused("Several", tmp_path).faults
+    starts = (
+        "rows depend on each other",
+        "the mask is not honoured",
+        "padding is not harmless",
+        "axis seq: the code fixes",
+    )
+    assert [fault.startswith(start) for fault, start in zip(faults, starts, strict=True)] == [True] * 4, faults
+
+
+def test_a_declaration_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "net.toml").write_text('[inputs]\nx = {axes = ["batch", "seq", 8], dtype = "float8"}\n')
+    options = TensorOptions(signature=tmp_path / "net.toml")
+    with pytest.raises(ExportError, match=r"net\.toml: not a signature") as caught:
+        export_own("Unsigned", tmp_path / "out", options)
+    assert [fault.split(":")[0] for fault in caught.value.faults] == ["inputs.x.dtype", "outputs"]
+
+
+def test_without_torch_one_line_says_what_is_needed(tmp_path: Path, no_torch: None) -> None:
+    for name in ("Plain", "Unsigned"):
+        error = refused(name, tmp_path)
+        assert (
+            str(error)
+            == f"own_modules.py:{name}: is traced by PyTorch, which is not installed here: pip install 'qkv[torch]'"
+        )
