@@ -8,101 +8,27 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from export.errors import ExportError
-from service.manifest import DENSE, Batching, DType, LayoutKind, LayoutSpec, Meaning, TensorSpec
-
-DEFAULT_MAX_SIZE = 2048
+from export.signature import DEFAULT_MAX_SIZE, Signature, heads_of
+from export.tables import DTYPES, FLOATS, LAYOUT_KEYS, InputTable, OutputTable, RowsTable, Table
+from service.manifest import DENSE, LayoutSpec, TensorSpec
 
 _BATCH = "batch"
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _TABLES = ("inputs", "outputs", "max_sizes", "rows")
-_FLOATS = ("float32", "float16")
-# The types that each meaning of an input may have.
-_DTYPES: Mapping[str, tuple[str, ...]] = {
-    "features": _FLOATS,
-    "mask": ("bool", "int64", "int32", *_FLOATS),
-    "token_ids": ("int64", "int32"),
-    "index": ("int64", "int32"),
-}
-# What each layout needs to be understood; anything else is not its own.
-_LAYOUT_KEYS: Mapping[LayoutKind, tuple[str, ...]] = {
-    "dense": (),
-    "band": ("offset",),
-    "strided": ("stride",),
-    "block": ("block",),
-    "summary": ("block", "tail"),
-    "global_keys": ("index",),
-    "global_queries": ("index",),
-}
 # Layouts whose number of columns follows from the length: their last axis is a word of its own.
 _COUNTED = frozenset({"strided", "summary"})
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What a graph takes and gives.
-
-    max_sizes: of every symbolic axis of the inputs. batching: as declared, None = to be found out. masks: under which
-    ones the module claims to be exact.
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    max_sizes: Mapping[str, int]
-    batching: Batching | None = None
-    masks: Literal["any", "right"] = "any"
-
-    @property
-    def has_mask(self) -> bool:
-        """True when some input is a mask."""
-        return any(spec.meaning == "mask" for spec in self.inputs)
-
-    @property
-    def attention(self) -> tuple[TensorSpec, ...]:
-        """The outputs that are attention weights."""
-        return tuple(spec for spec in self.outputs if spec.meaning == "attention")
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class _Input(_Table):
-    axes: tuple[str | int, ...]
-    dtype: DType = "float32"
-    meaning: Literal["features", "mask", "token_ids", "index"] = "features"
-    below: int | None = Field(None, ge=1)
-    of: str = ""
-
-
-class _Output(_Table):
-    axes: tuple[str | int, ...]
-    dtype: DType = "float32"
-    meaning: Literal["features", "attention"] = "features"
-    layer: int = Field(0, ge=0)
-    layout: LayoutKind = "dense"
-    offset: int | None = None
-    stride: int | None = Field(None, ge=1)
-    block: int | None = Field(None, ge=1)
-    tail: int | None = Field(None, ge=1)
-    index: str | None = None
-
-
-class _Rows(_Table):
-    batching: Literal["padded", "equal_shapes", "alone"] | None = None
-    masks: Literal["any", "right"] = "any"
-
-
-_T = TypeVar("_T", bound=_Table)
+_T = TypeVar("_T", bound=Table)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -143,14 +69,14 @@ class _Reader:
 
     def read(self, raw: Mapping[str, Any]) -> Signature:
         self.faults += [f"{name}: no such table{_nearest(name, _TABLES)}" for name in raw if name not in _TABLES]
-        inputs, outputs = self._tables(raw, "inputs", _Input), self._tables(raw, "outputs", _Output)
+        inputs, outputs = self._tables(raw, "inputs", InputTable), self._tables(raw, "outputs", OutputTable)
         axes = self._axes_of_inputs(inputs)
         specs = tuple(self._input(name, table, inputs) for name, table in inputs.items())
         given = tuple(self._output(name, table, axes, inputs) for name, table in outputs.items())
         self.faults += [f"outputs.{name}: an input has that name too" for name in outputs if name in inputs]
         self._check_masks(inputs)
         self._check_attention(given)
-        rows = self._table("rows", raw.get("rows", {}), _Rows) or _Rows()
+        rows = self._table("rows", raw.get("rows", {}), RowsTable) or RowsTable()
         if rows.masks == "right" and not any(spec.meaning == "mask" for spec in specs):
             self.faults.append("rows.masks: no input is a mask")
         return Signature(specs, given, self._max_sizes(raw.get("max_sizes", {}), axes), rows.batching, rows.masks)
@@ -190,15 +116,15 @@ class _Reader:
             elif isinstance(axis, int) and axis < 1:
                 self.faults.append(f"{where}: a size of at least 1 is needed, got {axis}")
 
-    def _axes_of_inputs(self, inputs: Mapping[str, _Input]) -> tuple[str, ...]:
+    def _axes_of_inputs(self, inputs: Mapping[str, InputTable]) -> tuple[str, ...]:
         """The symbolic axes of a row, in order of appearance."""
         words = (axis for table in inputs.values() for axis in table.axes[1:] if isinstance(axis, str))
         return tuple(dict.fromkeys(word for word in words if word != _BATCH))
 
-    def _input(self, name: str, table: _Input, inputs: Mapping[str, _Input]) -> TensorSpec:
+    def _input(self, name: str, table: InputTable, inputs: Mapping[str, InputTable]) -> TensorSpec:
         where, meaning = f"inputs.{name}", table.meaning
-        if table.dtype not in _DTYPES[meaning]:
-            self.faults.append(f"{where}.dtype: {meaning}: {_either(_DTYPES[meaning])} needed, got {table.dtype!r}")
+        if table.dtype not in DTYPES[meaning]:
+            self.faults.append(f"{where}.dtype: {meaning}: {_either(DTYPES[meaning])} needed, got {table.dtype!r}")
         if meaning == "token_ids" and table.below is None:
             self.faults.append(f"{where}.below: token_ids: the number of ids is needed")
         for key in ("below", "of"):
@@ -212,7 +138,7 @@ class _Reader:
         of = self._index_axis(where, table, inputs) if meaning == "index" else ""
         return TensorSpec(name=name, dtype=table.dtype, axes=table.axes, meaning=meaning, below=table.below, of=of)
 
-    def _index_axis(self, where: str, table: _Input, inputs: Mapping[str, _Input]) -> str:
+    def _index_axis(self, where: str, table: InputTable, inputs: Mapping[str, InputTable]) -> str:
         """The axis that an index is of; the only other one where it is not said."""
         if not (len(table.axes) == 2 and isinstance(table.axes[1], str)):
             self.faults.append(f"{where}.axes: an index is [batch, a word], got {_told(list(table.axes))}")
@@ -225,7 +151,7 @@ class _Reader:
         self.faults.append(f"{where}.of: the axis that it has positions on is needed ({', '.join(others)}){got}")
         return table.of
 
-    def _check_masks(self, inputs: Mapping[str, _Input]) -> None:
+    def _check_masks(self, inputs: Mapping[str, InputTable]) -> None:
         seen: dict[tuple[str | int, ...], str] = {}
         others = self._axes_of_inputs({k: v for k, v in inputs.items() if v.meaning != "mask"})
         for name, table in inputs.items():
@@ -237,13 +163,15 @@ class _Reader:
             if (other := seen.setdefault(table.axes[1:], name)) != name:
                 self.faults.append(f"{where}: inputs.{other} is a mask of the same axes")
 
-    def _output(self, name: str, table: _Output, axes: tuple[str, ...], inputs: Mapping[str, _Input]) -> TensorSpec:
+    def _output(
+        self, name: str, table: OutputTable, axes: tuple[str, ...], inputs: Mapping[str, InputTable]
+    ) -> TensorSpec:
         where, layout = f"outputs.{name}", DENSE
         if table.meaning == "attention":
             layout = self._layout(where, table, inputs)
             self._check_weights(where, table)
         else:
-            keys = ("layer", "layout", *(key for keys in _LAYOUT_KEYS.values() for key in keys))
+            keys = ("layer", "layout", *(key for keys in LAYOUT_KEYS.values() for key in keys))
             foreign = dict.fromkeys(key for key in keys if key in table.model_fields_set)
             self.faults += [f"{where}.{key}: only attention has one" for key in foreign]
         words = table.axes[:-1] if layout.kind in _COUNTED else table.axes
@@ -256,8 +184,8 @@ class _Reader:
             name=name, dtype=table.dtype, axes=table.axes, meaning=table.meaning, layer=table.layer, layout=layout
         )
 
-    def _layout(self, where: str, table: _Output, inputs: Mapping[str, _Input]) -> LayoutSpec:
-        needed = _LAYOUT_KEYS[table.layout]
+    def _layout(self, where: str, table: OutputTable, inputs: Mapping[str, InputTable]) -> LayoutSpec:
+        needed = LAYOUT_KEYS[table.layout]
         given = [key for key in ("offset", "stride", "block", "tail", "index") if getattr(table, key) is not None]
         self.faults += [f"{where}.{key}: layout {table.layout}: is needed" for key in needed if key not in given]
         self.faults += [f"{where}.{key}: layout {table.layout} has none" for key in given if key not in needed]
@@ -269,15 +197,15 @@ class _Reader:
         values = {key: getattr(table, key) for key in given if key in needed}
         return LayoutSpec(kind=table.layout, **values)
 
-    def _check_weights(self, where: str, table: _Output) -> None:
+    def _check_weights(self, where: str, table: OutputTable) -> None:
         axes, has_right_axes = table.axes, len(table.axes) in (3, 4)
         if not has_right_axes or (len(axes) == 4 and not isinstance(axes[1], int)):
             self.faults.append(
                 f"{where}.axes: attention is [batch, queries, keys] or [batch, heads, queries, keys] with a number of "
                 f"heads, got {_told(list(axes))}"
             )
-        if table.dtype not in _FLOATS:
-            self.faults.append(f"{where}.dtype: attention: {_either(_FLOATS)} needed, got {table.dtype!r}")
+        if table.dtype not in FLOATS:
+            self.faults.append(f"{where}.dtype: attention: {_either(FLOATS)} needed, got {table.dtype!r}")
         if has_right_axes and table.layout in _COUNTED and not isinstance(axes[-1], str):
             self.faults.append(f"{where}.axes: layout {table.layout}: the last axis is a word, got {axes[-1]}")
         if has_right_axes and table.layout == "block" and table.block is not None and axes[-1] != table.block:
@@ -314,19 +242,6 @@ class _Reader:
         return {axis: raw[axis] if type(raw.get(axis)) is int else DEFAULT_MAX_SIZE for axis in axes}
 
 
-def heads_of(spec: TensorSpec) -> int:
-    """The number of heads of an attention output; without an axis of heads there is one."""
-    return int(spec.axes[1]) if len(spec.axes) == 4 and isinstance(spec.axes[1], int) else 1
-
-
-def meanings(specs: tuple[TensorSpec, ...]) -> dict[Meaning, list[str]]:
-    """Names by what they mean."""
-    found: dict[Meaning, list[str]] = {}
-    for spec in specs:
-        found.setdefault(spec.meaning, []).append(spec.name)
-    return found
-
-
 def _is_mask(axes: tuple[str | int, ...]) -> bool:
     return len(axes) in (2, 3) and all(isinstance(axis, str) for axis in axes)
 
@@ -359,9 +274,3 @@ def _either(words: tuple[str, ...]) -> str:
 def _told(value: Any) -> str:
     text = orjson.dumps(value).decode()
     return text if len(text) <= 60 else text[:57] + "…"
-
-
-def words_of(specs: tuple[TensorSpec, ...]) -> Iterator[str]:
-    """Every symbolic axis, as often as it comes."""
-    for spec in specs:
-        yield from (axis for axis in spec.axes if isinstance(axis, str))

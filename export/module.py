@@ -1,4 +1,4 @@
-"""A PyTorch module from where it is defined: found, built, filled with its weights. Imported on demand: needs torch.
+"""A PyTorch module from where it is defined: found, built, given its signature. Imported on demand: needs torch.
 
 Whatever a user's own file does wrong is told in a line that names it.
 """
@@ -18,19 +18,16 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
-from export.checkpoint import is_lfs_stub
-from export.contract import DTYPES
-from export.declaration import Signature, read_declaration, read_toml
+from export.declaration import read_declaration, read_toml
 from export.errors import ExportError
 from export.origin import Origin
+from export.signature import Signature
+from export.state import is_stored, load_weights
 from models.registry import PRESETS, build_preset
 from service.bundle import sha256_file
 from service.manifest import Precision, TensorSpec
-from service.runners.base import Array
 
 _SEED = 0
 # Names of packages of ours, which a user's own package may have too.
@@ -97,7 +94,7 @@ def open_module(origin: Origin, options: ModuleOptions) -> Iterator[Found]:
         _check_forward(module, signature)
         if options.precision == "float16":
             module, signature = module.half(), _halved(signature)
-        file = options.checkpoint if _is_stored(module, options.checkpoint) else None
+        file = options.checkpoint if is_stored(module, options.checkpoint) else None
         yield Found(module, signature, kwargs, sha256, file, tuple(warnings))
 
 
@@ -129,58 +126,6 @@ def build(origin: Origin, kwargs: str = "{}") -> tuple[nn.Module, str]:
         told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         raise ExportError(f"{origin.attribute}({told}): {_line(error)}; --kwargs gives other arguments") from None
     return module.eval().requires_grad_(False), json.dumps(arguments, sort_keys=True)
-
-
-def load_weights(module: nn.Module, path: Path) -> None:
-    """Fill a module from a safetensors file, exactly. Raises ExportError with every tensor that is missing, too many or
-    of another shape or type.
-
-    Where two names are one tensor, either will do. A number may be stored in fewer bits than the module keeps it in.
-    """
-    stored = _read_tensors(path)
-    state = module.state_dict()
-    groups: dict[tuple[Any, ...], list[str]] = {}
-    for name, tensor in state.items():
-        key = (tensor.data_ptr(), tensor.shape, tensor.stride()) if tensor.numel() else (name,)
-        groups.setdefault(key, []).append(name)
-    faults: list[str] = []
-    found: dict[str, Tensor] = {}
-    for names in groups.values():
-        given = next((name for name in names if name in stored), None)
-        if given is None:
-            faults.append(f"{' or '.join(names)}: missing")
-        else:
-            found |= dict.fromkeys(names, stored[given])
-            found |= {name: stored[name] for name in names if name in stored}
-    faults += [f"{name}: not in the module" for name in stored if name not in state]
-    for name, tensor in found.items():
-        faults += _tensor_faults(name, tensor, state[name])
-    if not faults:
-        module.load_state_dict(found, strict=True)
-    elif not _has_loaded(module, stored):
-        raise ExportError(f"{path}: the weights do not fit {type(module).__name__}", _cut(faults))
-
-
-def _has_loaded(module: nn.Module, stored: Mapping[str, Tensor]) -> bool:
-    """A module may know its tensors by other names too, and rename them as it loads."""
-    try:
-        module.load_state_dict(dict(stored), strict=True)
-    except RuntimeError:
-        return False
-    return {tensor.dtype for tensor in stored.values()} <= {tensor.dtype for tensor in module.state_dict().values()}
-
-
-def read_state(module: nn.Module) -> dict[str, Array]:
-    """Parameters and persistent buffers as arrays. Raises ExportError naming every one of a type that is not served."""
-    state = module.state_dict()
-    faults = [
-        f"{name}: {_dtype(tensor) if isinstance(tensor, Tensor) else type(tensor).__name__}"
-        for name, tensor in state.items()
-        if not isinstance(tensor, Tensor) or _dtype(tensor) not in DTYPES
-    ]
-    if faults:
-        raise ExportError(f"{type(module).__name__}: tensors of {', '.join(DTYPES)} are served", _cut(faults))
-    return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()}
 
 
 def find_signature(module: nn.Module, file: Path | None) -> Signature:
@@ -297,28 +242,6 @@ def _importable(origin: Origin) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        with path.open("rb") as file:
-            if is_lfs_stub(file.read(64)):
-                raise ExportError(f"{path}: a Git LFS pointer, not weights: run `git lfs pull`")
-        return load_file(path)
-    except OSError as error:
-        raise ExportError(f"{path}: cannot be read: {error.strerror}") from None
-    except SafetensorError as error:
-        raise ExportError(f"{path}: not a safetensors file, the only form that is read: {error}") from None
-
-
-def _tensor_faults(name: str, given: Tensor, own: Tensor) -> list[str]:
-    faults = []
-    if given.shape != own.shape:
-        faults.append(f"{name}: shape {list(own.shape)} needed, got {list(given.shape)}")
-    is_kept = given.dtype == own.dtype or (torch.promote_types(given.dtype, own.dtype) == own.dtype)
-    if not is_kept or given.is_floating_point() != own.is_floating_point():
-        faults.append(f"{name}: {_dtype(own)} needed, got {_dtype(given)}")
-    return faults
-
-
 def _check_forward(module: nn.Module, signature: Signature) -> None:
     """`forward` takes the inputs by name, and needs no others. Raises ExportError with every difference."""
     parameters = inspect.signature(module.forward).parameters
@@ -348,25 +271,8 @@ def _halved(signature: Signature) -> Signature:
     return replace(signature, inputs=halved(signature.inputs), outputs=halved(signature.outputs))
 
 
-def _is_stored(module: nn.Module, path: Path | None) -> bool:
-    """True when a file holds exactly what the module keeps, name by name, in the same types."""
-    if path is None:
-        return False
-    stored, state = load_file(path), module.state_dict()
-    return stored.keys() == state.keys() and all(stored[name].dtype == state[name].dtype for name in state)
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 def _line(error: BaseException) -> str:
     """An error in one line, with the line of the user's file where Python knows it."""
     text = " ".join(str(error).split())
     place = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
     return f"{type(error).__name__}: {text[:300]}{place}" if text else type(error).__name__
-
-
-def _cut(faults: list[str]) -> list[str]:
-    more = [f"and {len(faults) - 50} more"] if len(faults) > 50 else []
-    return faults[:50] + more

@@ -23,13 +23,13 @@ import onnx
 from export.atomic import new_directory
 from export.contract import dress, interface_faults, operator_faults
 from export.decide import Decision, decide, takes_empty_rows
-from export.declaration import Signature, heads_of
 from export.errors import ExportError
 from export.graph import OPSET
 from export.origin import Origin
 from export.prove import Progress, opened, prove_tensors
 from export.ready import open_ready
 from export.seal import UNPROVED, Exported, Target, created_by, quiet, write_proof
+from export.signature import Signature, heads_of
 from export.storage import large_tensors, place_weights, save_graph, write_tensors
 from service.bundle import Bundle
 from service.manifest import (
@@ -120,7 +120,8 @@ def _traced(origin: Origin, target: Target, options: TensorOptions, tell: Progre
     """The graph of a module, and what it allows."""
     if find_spec("torch") is None or find_spec("onnxscript") is None:
         raise ExportError(f"{origin.recorded}: {_NO_TORCH}")
-    from export.module import ModuleOptions, open_module, read_state  # torch: only on this road
+    from export.module import ModuleOptions, open_module  # torch: only on this road
+    from export.state import read_state
     from export.trace import trace
     from service.runners.torch import ModuleRunner
 

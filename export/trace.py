@@ -22,9 +22,9 @@ from torch.export import Dim, ExportedProgram
 from torch.export._patches import register_gru_while_loop_decomposition, register_lstm_while_loop_decomposition
 from torch.fx.experimental import _config as shape_config
 
-from export.declaration import Signature
 from export.errors import ExportError
 from export.graph import OPSET
+from export.signature import Signature
 from service.runners.base import Array
 from service.runners.torch import exact_attention, named_outputs
 

@@ -62,6 +62,12 @@ def _open_reference(bundle: Bundle[Manifest], module: str | None) -> Iterator[Ru
         with _open_module(bundle, module) as reference:
             yield reference
         return
+    manifest = bundle.manifest
+    if isinstance(manifest, TensorManifest) and manifest.module.source.endswith(".onnx"):
+        raise StartupError(
+            f"{manifest.name}: made of {manifest.module.source}: there is no PyTorch module to compare it "
+            "with; its proof is in parity.json, and its probes are run whenever it is served"
+        )
     try:
         yield open_reference(bundle)
     except ValueError as error:

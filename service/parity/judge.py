@@ -62,7 +62,8 @@ def battery_limits(manifest: Manifest, runner: Runner) -> dict[str, float]:
     if not isinstance(manifest, TextManifest):
         limits["repeated"] = 0.0
     changes = {"padded": ("alone", "padded", "permuted"), "equal_shapes": ("alone", "permuted"), "alone": ()}
-    limits |= dict.fromkeys(changes[manifest.batching], gates.invariance)
+    if any(spec.meaning != "attention" for graph in manifest.graphs for spec in graph.outputs):
+        limits |= dict.fromkeys(changes[manifest.batching], gates.invariance)
     if len(manifest.roles) > 1:
         limits["roles"] = gates.roles
     if "attention" in limits and (manifest.batching != "alone" or len(manifest.roles) > 1):

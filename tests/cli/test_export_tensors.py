@@ -54,7 +54,7 @@ def test_an_own_class_with_its_weights_is_exported_and_proved_again(qkv: Run, tm
 
 
 def test_a_ready_graph_needs_no_torch(qkv: Run, tmp_path: Path) -> None:
-    axes = ["batch", "seq", 3]
+    axes: list[str | int | None] = ["batch", "seq", 3]
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"])],
         "net",
@@ -67,6 +67,9 @@ def test_a_ready_graph_needs_no_torch(qkv: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "net: float32, proof invariance" in done.stdout
     assert read_manifest(tmp_path / "out").kind == "tensors"
+    again = qkv("parity", "out", cwd=tmp_path)
+    assert (again.returncode, len(again.stderr.splitlines())) == (1, 1)
+    assert "no PyTorch module to compare it with" in again.stderr
 
 
 @pytest.mark.parametrize(

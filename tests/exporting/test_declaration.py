@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.declaration import DEFAULT_MAX_SIZE, Signature, read_declaration, read_toml
+from export.declaration import read_declaration, read_toml
 from export.errors import ExportError
+from export.signature import DEFAULT_MAX_SIZE, Signature
 from models.registry import PRESETS, build_preset
 from service.manifest import LayoutSpec
 

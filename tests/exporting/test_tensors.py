@@ -178,6 +178,16 @@ def test_a_dictionary_is_taken_by_its_names(tmp_path: Path) -> None:
     assert any("--checkpoint" in warning for warning in exported.warnings)
 
 
+def test_no_name_of_a_signature_is_taken_for_another(tmp_path: Path) -> None:
+    """An input called as a layer, an output that is an input, one called as the tracer calls the first input."""
+    export_own("Itself", tmp_path / "out")
+    x, linear = (np.full((1, 2, 8), value, dtype=np.float32) for value in (3, 5))
+    found = run_graph(tmp_path / "out" / "encode.onnx", {"x": x, "linear": linear})
+    np.testing.assert_array_equal(found["in_0"], x)
+    state = load_file(tmp_path / "out" / WEIGHTS)
+    np.testing.assert_allclose(found["add"], x @ state["linear.weight"].T + state["linear.bias"] + linear, rtol=1e-5)
+
+
 def test_a_published_file_stays_what_it_is(tmp_path: Path) -> None:
     checkpoint = tmp_path / "net.safetensors"
     save_file({"linear.weight": torch.full((8, 8), 0.5), "linear.bias": torch.ones(8)}, checkpoint, {"by": "me"})
@@ -200,6 +210,7 @@ def test_a_published_file_stays_what_it_is(tmp_path: Path) -> None:
         ("Alone", "alone", "by_isolation", "any"),
         ("RightOnly", "padded", "proved", "right"),
         ("EqualShapes", "equal_shapes", "proved", "any"),
+        ("Scores", "equal_shapes", "proved", "any"),
     ],
 )
 def test_what_was_found_is_written_and_proved(

@@ -23,7 +23,7 @@ EXPORT_MAY_USE = (
 )
 
 # Imported by others on demand only.
-NEED_TORCH = ("service/runners/torch.py", "export/module.py", "export/trace.py")
+NEED_TORCH = ("service/runners/torch.py", "export/module.py", "export/state.py", "export/trace.py")
 
 
 def imports_of(file: Path) -> Iterator[tuple[str, bool]]:
