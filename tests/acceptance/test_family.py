@@ -1,0 +1,106 @@
+"""Every mechanism of the family: exported, proved, served, and over HTTP equal to its own module."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import httpx2
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from export.bundle import export_model
+from models.registry import PRESETS
+from service.app import create_app
+from service.bundle import Bundle, open_bundle
+from service.manifest import PARITY, GraphSpec, Manifest
+from service.parity.cases import Case, Layout, make_case, mask_kinds
+from service.parity.judge import dense_axes, gather
+from service.parity.report import ParityReport
+from service.runners.base import Array
+from service.runners.torch import open_reference
+from service.settings import Settings
+from tests.http.conftest import wait_ready
+
+BATCHES = (1, 2, 3, 8)
+LENGTHS = (1, 5, 17, 33)
+EXACT = {"accept": "application/vnd.safetensors"}
+
+
+def layouts(manifest: Manifest) -> Iterator[Layout]:
+    """Every batch under every mask, lengths in turn and different from axis to axis."""
+    for place, (batch, kind) in enumerate(product(BATCHES, mask_kinds(manifest))):
+        sizes = {
+            axis: min(LENGTHS[(place + step) % len(LENGTHS)], 3 if axis == "num_global" else limit)
+            for step, (axis, limit) in enumerate(manifest.max_sizes.items())
+        }
+        yield Layout(seed=7, batch=batch, sizes=sizes, kind=kind)
+
+
+def packed(values: Array) -> dict[str, object]:
+    return {
+        "dtype": str(values.dtype),
+        "shape": list(values.shape),
+        "data": base64.b64encode(values.tobytes()).decode(),
+    }
+
+
+def stacked(answer: bytes, batch: int, name: str) -> Array:
+    tensors = load(answer)
+    return np.stack([tensors[f"{row}.{name}"] for row in range(batch)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRESETS)
+async def test_a_preset_is_proved_and_served(name: str, tmp_path: Path) -> None:
+    exported = export_model(f"preset:{name}", tmp_path / name)
+    bundle = open_bundle(exported.path)
+    report = ParityReport.model_validate_json(bundle.file(PARITY).read_bytes())
+    assert (bundle.manifest.proof.kind, report.passed, bundle.manifest.batching) == ("pytorch", True, "padded")
+    assert set(mask_kinds(bundle.manifest)) == {"full", "right", "left", "holes", "empty"}
+    app = create_app(Settings(), lambda: bundle)
+    async with (
+        app.router.lifespan_context(app),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://test") as client,
+    ):
+        await wait_ready(client)
+        for index, layout in enumerate(layouts(bundle.manifest)):
+            await check(client, bundle, make_case(bundle.manifest, layout, index))
+
+
+async def check(client: httpx2.AsyncClient, bundle: Bundle[Manifest], case: Case) -> None:
+    """One request against the module: outputs at real positions, weights of every layer as dense matrices."""
+    graph = bundle.manifest.graph("encode")
+    names = [spec.name for spec in graph.outputs]
+    expected = dict(zip(names, open_reference(bundle).run("encode", case.inputs, names), strict=True))
+    include = ["outputs"] + (["attention"] if graph.attention else [])
+    body = {"tensors": {name: packed(values) for name, values in case.inputs.items()}, "include": include}
+    if graph.attention:
+        body["attention"] = {"layers": "all", "expand": True}
+    answer = await client.post("/v1/encode", json=body, headers=EXACT)
+    assert answer.status_code == 200, (case.name, answer.text)
+    for spec in graph.outputs:
+        if spec.meaning != "attention":
+            found = stacked(answer.content, case.batch, f"outputs.{spec.name}")
+            real = np.broadcast_to(case.masks.real(spec), found.shape)
+            scale = max(1.0, float(np.abs(expected[spec.name][real]).max(initial=0)))
+            difference = np.abs(found - expected[spec.name])[real].max(initial=0)
+            assert difference / scale <= 1e-5, (case.name, spec.name)
+    check_weights(graph, case, expected, answer.content)
+
+
+def check_weights(graph: GraphSpec, case: Case, expected: dict[str, Array], answer: bytes) -> None:
+    """As close as 1e-5, rows that sum to 1, masked columns exactly 0, empty rows too."""
+    if not graph.attention:
+        return
+    columns, kept = (which(*dense_axes(graph)) for which in (case.masks.columns, case.masks.kept))
+    for layer, wanted in gather(graph, expected, case.inputs, case.masks.sizes).weights.items():
+        found = stacked(answer, case.batch, f"attention.{layer}")
+        assert found.shape == wanted.shape
+        real = np.any(kept, axis=2)[:, None, :]
+        assert np.abs(np.where(real[..., None], found - wanted, 0)).max() <= 1e-5, case.name
+        assert np.abs(np.where(real, found.sum(axis=-1) - 1, 0)).max() <= 1e-5, case.name
+        assert not np.where(columns[:, None], 0, found).any(), case.name
