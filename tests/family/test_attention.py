@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from models.attention import ScoredAttention, SingleHeadAttention
 from models.scores import SCORES
-from tests.fixtures.graphs import MASKS, random_mask
+from tests.fixtures.masks import MASKS, make_mask
 from tests.fixtures.worked_case import PATH, attention_by_hand, draw
 
 torch.set_num_threads(1)
@@ -111,7 +111,7 @@ def test_queries_score_keys_and_weights_mix_values(score: str, mask: str) -> Non
     torch.manual_seed(0)
     module = ScoredAttention(6, 6 if "dot" in score else 5, 3, score=score, temperature=0.5)
     query, key, value = torch.randn(3, 4, 6), torch.randn(3, 7, module.key_dim), torch.randn(3, 7, 3)
-    keep = random_mask(mask, 3, 7)
+    keep = make_mask(mask, 3, 7)
     output, weights = module(query, key, value, keep)
     for row in range(3):
         kept = keep[row]
@@ -152,7 +152,7 @@ def test_single_head_is_scored_attention_over_projections(hidden: Tensor) -> Non
 def test_half_precision_is_finite_and_near(module: nn.Module) -> None:
     torch.manual_seed(2)
     hidden = torch.randn(3, 9, 8)
-    mask = random_mask("empty row", 3, 9)
+    mask = make_mask("empty row", 3, 9)
     inputs = (hidden,) if isinstance(module, SingleHeadAttention) else (hidden, hidden, hidden)
     expected = module.float()(*inputs, mask)
     for found, reference in zip(module.half()(*(each.half() for each in inputs), mask), expected, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from models.attention_pooling import AttentionPooling, PooledEncoder
-from tests.fixtures.padded import MASKS, Exported, make_mask, padded
+from tests.fixtures.masks import make_mask, padded
 
 torch.set_num_threads(1)
 WIDTH = 5
@@ -63,18 +62,3 @@ def test_what_makes_no_sense_is_refused() -> None:
         PooledEncoder("rnn", {}, attention_dim=4)
     with pytest.raises(ValueError, match=r"^mask: \[batch, seq\] needed"):
         AttentionPooling(WIDTH, 4)(torch.zeros(2, 3, WIDTH), torch.ones(2, 1, 3))
-
-
-@pytest.mark.parametrize("name", ["gru", "cnn"])
-@torch.inference_mode()
-def test_one_graph_serves_every_length(name: str, tmp_path: Path) -> None:
-    module = make_encoder(name)
-    exported = Exported(module, (torch.randn(3, 7, WIDTH), make_mask("holes", 3, 7)), tmp_path)
-    assert exported.shapes() == {"output": ["batch", 4], "weights": ["batch", 1, "seq"]}
-    for batch, seq in ((1, 1), (2, 3), (8, 31)):
-        for kind in MASKS:
-            hidden, mask = torch.randn(batch, seq, WIDTH), make_mask(kind, batch, seq)
-            output, weights = exported(hidden, mask)
-            for found, expected in zip((output, weights), module(hidden, mask), strict=True):
-                torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
-            assert (weights[~mask.unsqueeze(1)] == 0).all()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from models.multi_head import CrossAttention, MultiHeadAttention, SelfAttention
-from tests.fixtures.graphs import MASKS, random_mask
+from tests.fixtures.masks import MASKS, make_mask
 
 torch.set_num_threads(1)
 
@@ -63,7 +63,7 @@ def test_equals_torch(
     keep = torch.ones(batch, query_seq, key_seq).bool()
     masks: dict[str, Tensor] = {}
     if padding is not None:
-        kept_keys = random_mask(padding, batch, key_seq)
+        kept_keys = make_mask(padding, batch, key_seq)
         keep &= kept_keys[:, None]
         masks["key_padding_mask"] = ~kept_keys
     if causal:
@@ -137,8 +137,8 @@ def test_cross_attention_has_a_mask_for_each_sequence(
     ours = CrossAttention(6, memory_dim, 2)
     ours.load_state_dict(theirs.state_dict())
     query, memory = torch.randn(batch, query_seq, 6), torch.randn(batch, key_seq, memory_dim)
-    query_mask = None if masks[0] is None else random_mask(masks[0], batch, query_seq)
-    memory_mask = None if masks[1] is None else random_mask(masks[1], batch, key_seq)
+    query_mask = None if masks[0] is None else make_mask(masks[0], batch, query_seq)
+    memory_mask = None if masks[1] is None else make_mask(masks[1], batch, key_seq)
     output, weights = ours(query, memory, query_mask, memory_mask)
     assert output.shape == (batch, query_seq, 6)
     assert weights.shape == (batch, 2, query_seq, key_seq)

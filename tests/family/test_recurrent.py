@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from models.recurrent import GruEncoder, LstmEncoder, RecurrentEncoder
-from tests.fixtures.padded import MASKS, Exported, make_mask, padded
+from tests.fixtures.masks import make_mask, padded
 
 torch.set_num_threads(1)
 WIDTH = 5
@@ -93,17 +91,3 @@ def test_a_mask_of_another_shape_is_refused(kind: type[LstmEncoder] | type[GruEn
     ours, _ = make_pair(kind, 1, False)
     with pytest.raises(ValueError, match=r"^mask: \[batch, seq\] needed, got shape \(2, 1, 3\)"):
         ours(torch.zeros(2, 3, WIDTH), torch.ones(2, 1, 3))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@torch.inference_mode()
-def test_one_graph_serves_every_length(kind: type[LstmEncoder] | type[GruEncoder], tmp_path: Path) -> None:
-    ours, _ = make_pair(kind, 2, bidirectional=kind is GruEncoder)
-    exported = Exported(ours, (torch.randn(3, 5, WIDTH), make_mask("holes", 3, 5)), tmp_path)
-    assert exported.shapes() == {"output": ["batch", "seq", ours.dim], "state": ["batch", ours.dim]}
-    for batch, seq in ((1, 1), (2, 3), (8, 31)):
-        for kind_of_mask in MASKS:
-            hidden, mask = torch.randn(batch, seq, WIDTH), make_mask(kind_of_mask, batch, seq)
-            for found, expected in zip(exported(hidden, mask), ours(hidden, mask), strict=True):
-                torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
-            assert (exported(hidden, mask)[0][~mask] == 0).all()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from models.seq2seq import AttentionSeq2Seq, FixedContextSeq2Seq, Seq2Seq
-from tests.fixtures.padded import MASKS, Exported, make_mask
+from tests.fixtures.masks import MASKS, make_mask
 
 torch.set_num_threads(1)
 KINDS: tuple[type[Seq2Seq], ...] = (FixedContextSeq2Seq, AttentionSeq2Seq)
@@ -116,25 +114,3 @@ def test_attention_adds_the_score_and_nothing_else() -> None:
     fixed, attentive = (dict(make(kind).named_parameters()) for kind in KINDS)
     assert {name.split(".")[0] for name in set(attentive) - set(fixed)} == {"score"}
     assert all(attentive[name].shape == parameter.shape for name, parameter in fixed.items())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@torch.inference_mode()
-def test_one_graph_serves_every_length(kind: type[Seq2Seq], tmp_path: Path) -> None:
-    model = make(kind)
-    example = (*make_ids(3, 7, 5), make_mask("holes", 3, 7), make_mask("holes", 3, 5))
-    exported = Exported(model, example, tmp_path)
-    expected_shapes = {
-        "logits": ["batch", "query_seq", TARGET_VOCAB],
-        "weights": ["batch", "query_seq", "key_seq"],
-    }
-    assert exported.shapes() == {name: expected_shapes[name] for name in model.signature()["outputs"]}
-    for batch, key_seq, query_seq in ((1, 1, 1), (2, 3, 9), (8, 31, 2)):
-        for mask in MASKS:
-            inputs = (
-                *make_ids(batch, key_seq, query_seq),
-                make_mask(mask, batch, key_seq),
-                make_mask(mask, batch, query_seq, seed=1),
-            )
-            for found, expected in zip(exported(*inputs), model(*inputs), strict=True):
-                torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)

@@ -12,7 +12,7 @@ from torch import nn
 from models.attention import ScoredAttention, SingleHeadAttention
 from models.multi_head import CrossAttention, MultiHeadAttention, SelfAttention
 from models.transformer import TokenTransformer, TransformerEncoder
-from tests.fixtures.graphs import Declared, random_inputs
+from tests.fixtures.masks import Declared, random_inputs
 
 SIZES = {"batch": 3, "seq": 5, "query_seq": 4, "key_seq": 7}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from models.transformer import TokenTransformer, TransformerEncoder, sinusoidal_positions
-from tests.fixtures.graphs import MASKS, random_mask
+from tests.fixtures.masks import MASKS, make_mask
 
 torch.set_num_threads(1)
 
@@ -60,7 +60,7 @@ def test_equals_torch(
     ours = TransformerEncoder(*sizes, norm=norm, positions="none", activation=activation, final_norm=final_norm)
     ours.load_state_dict(theirs.state_dict())
     hidden = torch.randn(batch, seq, sizes[0])
-    keep = torch.ones(batch, seq).bool() if mask is None else random_mask(mask, batch, seq)
+    keep = torch.ones(batch, seq).bool() if mask is None else make_mask(mask, batch, seq)
     earlier = torch.ones(seq, seq).bool().tril() if causal else torch.ones(seq, seq).bool()
     expected = theirs(hidden, mask=~earlier if causal else None, src_key_padding_mask=None if mask is None else ~keep)
     both = keep[:, None] & earlier
@@ -129,7 +129,7 @@ def test_tokens_are_scaled_word_vectors() -> None:
     torch.manual_seed(2)
     module = TokenTransformer(9, 6, num_heads=2, num_layers=2, ffn_dim=8)
     ids = torch.randint(0, 9, (3, 4))
-    mask = random_mask("holes", 3, 4)
+    mask = make_mask("holes", 3, 4)
     expected = module.encoder(module.word.weight[ids] * 6**0.5, mask)
     torch.testing.assert_close(module(ids, mask), expected)
 
@@ -139,7 +139,7 @@ def test_tokens_are_scaled_word_vectors() -> None:
 def test_what_padding_holds_does_not_matter(mask: str) -> None:
     torch.manual_seed(3)
     module = TransformerEncoder(6, 2, 2, 8)
-    hidden, keep = torch.randn(3, 7, 6), random_mask(mask, 3, 7)
+    hidden, keep = torch.randn(3, 7, 6), make_mask(mask, 3, 7)
     changed = torch.where(keep[..., None], hidden, 50.0)
     torch.testing.assert_close(module(changed, keep)[0][keep], module(hidden, keep)[0][keep])
 
@@ -148,7 +148,7 @@ def test_what_padding_holds_does_not_matter(mask: str) -> None:
 def test_half_precision_is_finite_and_near() -> None:
     torch.manual_seed(4)
     module, hidden = TransformerEncoder(8, 2, 2, 16, norm="pre"), torch.randn(3, 600, 8)
-    mask = random_mask("empty row", 3, 600)
+    mask = make_mask("empty row", 3, 600)
     expected, *_ = module(hidden, mask)
     output, *weights = module.half()(hidden.half(), mask)
     assert output.dtype == weights[0].dtype == torch.float16
