@@ -81,11 +81,11 @@ def _values(spec: Mapping[str, Any], sizes: Mapping[str, int], generator: torch.
 def draw(name: str, weights: Tensor, file: Path) -> None:
     """One heat map, queries downwards, keys to the right."""
     queries, keys = weights.shape
-    figure = Figure(figsize=(3.6, 3.6 * max(0.35, queries / keys) + 0.5), layout="constrained")
+    figure = Figure(figsize=(3.6, 3.0 * max(0.35, queries / keys)), layout="constrained")
     axes = figure.subplots()
     shown = weights.detach().double().numpy()
     image = axes.imshow(shown, cmap="viridis", vmin=0, aspect="auto" if queries == 1 else "equal")
-    figure.colorbar(image, ax=axes, shrink=0.85, label="weight")
+    figure.colorbar(image, ax=axes, shrink=0.9, label="weight")
     axes.set(title=name, xlabel="key", ylabel="query")
     axes.set_yticks([0] if queries == 1 else range(0, queries, 24 if queries > 48 else 6))
     axes.set_xticks(range(0, keys, 24 if keys > 48 else 6))

@@ -12,15 +12,17 @@ import pytest
 
 from service import errors, manifest
 from service.app import HOT_ROUTES
+from tests.fixtures.doc_tables import DOCUMENTS as GENERATED
 from tests.fixtures.doc_tables import filled
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def test_the_tables_of_settings_and_metrics_are_current() -> None:
-    document = (ROOT / "docs" / "operations.md").read_text()
-    assert filled(document) == document, "run `python -m tests.fixtures.doc_tables`"
+@pytest.mark.parametrize("name", GENERATED)
+def test_what_documents_say_of_the_code_is_current(name: str) -> None:
+    document = (ROOT / "docs" / name).read_text()
+    assert filled(name) == document, "run `python -m tests.fixtures.doc_tables`"
 
 
 def section(title: str) -> str:
