@@ -12,7 +12,7 @@ import pytest
 
 from service import errors, manifest
 from service.app import HOT_ROUTES
-from tests.fixtures.doc_tables import filled
+from tests.fixtures.doc_tables import filled, settings_table
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -21,6 +21,11 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 def test_the_tables_of_settings_and_metrics_are_current() -> None:
     document = (ROOT / "docs" / "operations.md").read_text()
     assert filled(document) == document, "run `python -m tests.fixtures.doc_tables`"
+
+
+def test_every_setting_says_what_is_allowed() -> None:
+    rows = [line.split(" | ") for line in settings_table().splitlines()[2:]]
+    assert [row[0] for row in rows if not row[2].strip() or "any" in row[2]] == []
 
 
 def section(title: str) -> str:
