@@ -91,6 +91,28 @@ def test_no_runtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         check_runtimes()
 
 
+@pytest.mark.parametrize("command", [["serve"], ["export", "--unproved", "--out", "out"], ["parity"]])
+def test_without_onnx_runtime_a_command_is_one_line_that_names_the_extras(
+    tiny_bundle: Path, tmp_path: Path, command: list[str]
+) -> None:
+    code = """
+import sys
+from importlib import metadata
+def absent(name):
+    raise metadata.PackageNotFoundError(name)
+metadata.version = absent
+sys.modules["onnxruntime"] = None
+from qkv.__main__ import main
+main()
+"""
+    words = [sys.executable, "-c", code, *command, str(tiny_bundle)]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "ONNX Runtime is not installed: pip install 'qkv[cpu]' or 'qkv[gpu]'" in done.stderr
+
+
 def test_a_damaged_bundle_ends_the_process(tiny_bundle: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(tiny_bundle, damaged)
