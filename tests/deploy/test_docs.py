@@ -6,6 +6,7 @@ import re
 
 import yaml
 
+from service.metrics import Metrics
 from tests.deploy.compose import BASE, GPU
 from tests.deploy.dockerfile import ROOT, read_stages
 
@@ -42,3 +43,14 @@ def test_every_alert_is_listed() -> None:
 def test_the_driver_is_named_wherever_the_gpu_is() -> None:
     for name in ("Dockerfile", GPU, "docs/operations.md"):
         assert re.search(r"version 580 or newer|driver 580 or newer", (ROOT / name).read_text()), name
+
+
+def test_every_label_is_explained_and_no_series_is_left_out() -> None:
+    section = DOCUMENT.split("\n## Metrics\n")[1].split("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    used = {label for row in rows if row[0].startswith("| `qkv_") for label in re.findall(r"`(\w+)`", row[2])}
+    explained = {label for row in rows if not row[0].startswith("| `qkv_") for label in re.findall(r"`(\w+)`", row[0])}
+    assert used == explained
+    assert {"route", "status", "code", "role"} <= used
+    families = re.findall(r"^# TYPE (qkv_\S+) ", Metrics().render().decode(), re.MULTILINE)
+    assert [name for name in families if f"| `{name}` |" not in section] == []
