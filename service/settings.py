@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.errors import StartupError
+from service.runners.cpus import MAX_DEFAULT_THREADS
 
 PREFIX = "QKV_"
 # Kubernetes injects these for a Service named qkv: QKV_PORT=tcp://…, QKV_SERVICE_HOST, QKV_PORT_8000_TCP_ADDR, …
@@ -77,7 +78,10 @@ class Settings(BaseSettings):
         False, description="Let a GPU multiply float32 with 10 bits of mantissa: faster, and no longer float32."
     )
     num_threads: int = Field(
-        0, ge=0, le=1024, description="CPU threads for the model; 0 = as many as the cgroup and affinity allow."
+        0,
+        ge=0,
+        le=1024,
+        description=f"CPU threads for the model; 0 = as cgroup and affinity allow, at most {MAX_DEFAULT_THREADS}.",
     )
     canary_interval_s: float = Field(
         10.0, gt=0, le=3600, description="Seconds without a call after which readiness is proved by a probe."

@@ -18,7 +18,7 @@ from service.bundle import Bundle
 from service.errors import StartupError
 from service.manifest import GraphSpec, Manifest, Role, TensorSpec
 from service.runners.base import Array, RunnerInfo
-from service.runners.cpus import usable_cpus
+from service.runners.cpus import default_threads
 from service.runners.cuda import CudaOptions, assignments, check_cuda, misplaced, run_bound
 from service.runners.library import ort
 
@@ -60,11 +60,11 @@ class OrtRunner:
     ) -> OrtRunner:
         """Choose the provider and load the `encode` graph.
 
-        num_threads: CPU threads; 0 = what affinity and cgroup allow.
+        num_threads: CPU threads; 0 = `default_threads`.
         Raises StartupError: no usable GPU under `cuda` (naming what is missing), a graph that is not what the manifest
         says, or one of which CUDA leaves a heavy operator to the CPU.
         """
-        num_threads = num_threads or usable_cpus()
+        num_threads = num_threads or default_threads()
         if device != "cpu":
             try:
                 check_cuda(cuda.device_id)
