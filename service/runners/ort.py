@@ -58,7 +58,7 @@ class OrtRunner:
     def open(
         cls, bundle: Bundle[Manifest], *, device: Device = "cpu", num_threads: int = 0, cuda: CudaOptions = DEFAULT_CUDA
     ) -> OrtRunner:
-        """Choose the provider and load the `encode` graph.
+        """Choose the provider and load the `encode` graph; under CUDA every graph, to see where its nodes run.
 
         num_threads: CPU threads; 0 = `default_threads`.
         Raises StartupError: no usable GPU under `cuda` (naming what is missing), a graph that is not what the manifest
@@ -78,7 +78,8 @@ class OrtRunner:
     @classmethod
     def _opened(cls, bundle: Bundle[Manifest], provider: str, num_threads: int, cuda: CudaOptions) -> OrtRunner:
         runner = cls(bundle, provider, num_threads, cuda)
-        runner.load("encode")
+        for role in [graph.role for graph in bundle.manifest.graphs] if provider == CUDA else ["encode"]:
+            runner.load(role)
         runner._info = RunnerInfo("onnxruntime", provider, num_threads, num_threads if provider == CPU else 1)
         return runner
 
@@ -145,8 +146,8 @@ def open_session(
             sess_options=session_options(num_threads, spin_us=spin_us),
             # The CPU stays behind CUDA for shapes and other small integers.
             providers=[(provider, dict(options)), *([CPU] if provider != CPU else [])],
-            # SkipLayerNormalization is slower on CPU than the Add and LayerNormalization that it replaces.
-            disabled_optimizers=["SkipLayerNormFusion"],
+            # On the CPU, SkipLayerNormalization is slower than the Add and LayerNormalization that it replaces.
+            disabled_optimizers=["SkipLayerNormFusion"] if provider == CPU else [],
         )
     except Exception as error:
         raise StartupError(f"{path}: ONNX Runtime cannot load the graph: {error}") from error
