@@ -31,7 +31,7 @@ from export.source import locate
 from qkv.report import console, gate_table, stages
 from service.bundle import Bundle, open_text_bundle
 from service.errors import StartupError
-from service.manifest import MANIFEST, PROBES, Precision, TextManifest
+from service.manifest import PROBES, Precision, TextManifest
 from service.parity.battery import Runners, run_battery
 from service.parity.probes import check_probes, load_probes
 from service.parity.report import ParityReport
@@ -124,11 +124,17 @@ def _opener(plan: Plan, bundle: Bundle[TextManifest]) -> Callable[[], Compute]:
 
 
 def make_bundle(plan: Plan, precision: Precision) -> Bundle[TextManifest]:
-    """The source's bundle, built and proved on the CPU unless it is there. Raises ExportError, StartupError."""
+    """The source's bundle, built and proved on the CPU unless one is there that this version reads.
+
+    Raises ExportError.
+    """
     path = plan.work / precision
-    if not (path / MANIFEST).is_file():
+    try:
+        return open_text_bundle(path)
+    except StartupError:
+        name = locate(plan.source).name
         with stages(console(is_stderr=True)) as progress:
-            export_model(plan.source, path, name=locate(plan.source).name, precision=precision, progress=progress)
+            export_model(plan.source, path, name=name, precision=precision, force=path.exists(), progress=progress)
     return open_text_bundle(path)
 
 

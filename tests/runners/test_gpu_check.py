@@ -81,6 +81,17 @@ def test_bundles_that_do_not_open_on_the_gpu_are_faults(plan: Plan, tmp_path: Pa
     assert tell(findings, "cuda", tmp_path / "out.json") == 1
 
 
+def test_a_bundle_of_another_version_is_built_again(tiny_models: Path, tmp_path: Path) -> None:
+    plan = Plan(str(tiny_models / "bert_mean"), tmp_path, "cpu", timing=QUICK)
+    (tmp_path / "float32").mkdir()
+    manifest = tmp_path / "float32" / "manifest.json"
+    manifest.write_text('{"schema_version": 1}')
+    assert make_bundle(plan, "float32").manifest.precision == "float32"
+    written = manifest.stat().st_mtime_ns
+    make_bundle(plan, "float32")
+    assert manifest.stat().st_mtime_ns == written
+
+
 def test_heavy_nodes_on_the_cpu_are_a_fault_and_their_place_is_shown(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
