@@ -7,7 +7,8 @@ import re
 import yaml
 
 from service.metrics import Metrics
-from tests.deploy.compose import BASE, GPU
+from service.settings import PREFIX, Settings
+from tests.deploy.compose import BASE, GPU, load, seconds
 from tests.deploy.dockerfile import ROOT, read_stages
 
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
@@ -32,6 +33,26 @@ def test_every_variable_of_compose_is_listed_with_its_default() -> None:
     assert dict(table("Compose")) == dict(re.findall(pattern, (ROOT / BASE).read_text()))
     for name, default in re.findall(pattern, (ROOT / GPU).read_text()):
         assert f"`{default}` on a GPU" in next(line for line in DOCUMENT.splitlines() if line.startswith(f"| `{name}`"))
+
+
+def test_no_variable_of_compose_is_given_where_the_next_command_forgets_it() -> None:
+    for name in ("docs/operations.md", "deploy/bundles/README.md", "README.md", BASE, GPU):
+        text = (ROOT / name).read_text()
+        assert re.findall(r"^[# ]*[A-Z_]+=\S+ docker compose (?!build)", text, re.MULTILINE) == [], name
+
+
+def test_the_override_of_the_document_can_be_used_as_it_is() -> None:
+    (example,) = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    ((name, service),) = yaml.safe_load(example)["services"].items()
+    assert name in load(BASE)["services"]
+    given = {name.removeprefix(PREFIX).lower(): value for name, value in service["environment"].items()}
+    assert given == {name: str(Settings.model_validate(given).model_dump()[name]).removesuffix(".0") for name in given}
+    assert seconds(service["stop_grace_period"]) >= float(given["drain_timeout_s"]) + 5
+
+
+def test_the_files_of_the_gpu_are_named_as_they_are() -> None:
+    named = re.findall(r"^(?:# .*)?COMPOSE_FILE=(\S+)$", DOCUMENT + (ROOT / GPU).read_text(), re.MULTILINE)
+    assert named == [f"{BASE}:{GPU}"] * 2
 
 
 def test_every_alert_is_listed() -> None:
