@@ -52,6 +52,7 @@ ARG EXPORT_OPTIONS=""
 RUN set -eu; \
     mkdir /opt/qkv/bundles; \
     for model in $MODELS; do \
+        if [ "$model" = default ]; then echo "MODELS: default is the name of what is served: give the model another one" >&2; exit 1; fi; \
         source="$model"; \
         if [ -d "added/$model" ]; then source="added/$model"; fi; \
         if [ -f "$source/manifest.json" ]; then \

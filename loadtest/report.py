@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from loadtest.capacity import Capacity, Step
+from loadtest.errors import LoadTestError
 from loadtest.samples import Figures, figures
 from loadtest.shapes import Stage
 from loadtest.texts import KINDS
@@ -103,6 +105,16 @@ def describe_step(step: Step) -> str:
     mark = "[green]✔[/]" if step.excess is None else "[red]✘[/]"
     why = f" · {escape(step.excess)}" if step.excess else ""
     return f"{mark} {step.users} users · {step.per_s:.1f} right replies by s · p95 ms: {latencies}{why}"
+
+
+def check_folder(parent: Path) -> None:
+    """Make the folder for results. Raises LoadTestError when nothing can be written there."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+    except OSError as error:
+        raise LoadTestError(f"--out {parent}: nothing can be written there: {error.strerror}") from None
 
 
 def make_folder(parent: Path) -> Path:

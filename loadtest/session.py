@@ -16,6 +16,7 @@ from loadtest.errors import LoadTestError
 from loadtest.load import Load
 from loadtest.progress import progress
 from loadtest.report import (
+    check_folder,
     describe_plan,
     describe_step,
     make_fault_table,
@@ -57,9 +58,10 @@ class Plan:
 
 
 def run_plan(plan: Plan, console: Console) -> bool:
-    """Do it. -> True when every limit was kept. Raises LoadTestError when it cannot begin."""
+    """Do it. -> True when every limit was kept. Raises LoadTestError: it cannot begin, or write its results."""
     setup_logging("WARNING")
     limits = read_thresholds(plan.thresholds)
+    check_folder(plan.out)
     with _server(plan, console) as (address, server):
         target = find_target(address, plan.model, is_openai_only=plan.is_openai_only)
         kinds = choose_kinds(plan.options.kinds, target, is_openai_only=plan.is_openai_only)
@@ -124,10 +126,14 @@ class _Session:
     def _report(self, load: Load, run: Run, verdict: Verdict, capacity: Capacity | None) -> bool:
         if run.samples.num_faults:
             self.console.print(make_fault_table(run))
-        folder = make_folder(self.plan.out)
-        load.write(folder)
-        write_result(folder, self._about(), run, verdict, capacity)
+        # The verdict comes first: writing can fail, as when the disk has filled up.
         print_verdict(self.console, verdict)
+        try:
+            folder = make_folder(self.plan.out)
+            load.write(folder)
+            write_result(folder, self._about(), run, verdict, capacity)
+        except OSError as error:
+            raise LoadTestError(f"{error.filename or self.plan.out}: not written: {error.strerror}") from None
         self._say(f"All numbers: {folder}")
         return not verdict.faults
 

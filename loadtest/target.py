@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import urllib.error
 import urllib.request
@@ -63,8 +64,10 @@ def find_target(address: Address, model: str | None, *, is_openai_only: bool) ->
     """Ask the server for its models and take that one, or the only one.
 
     is_openai_only: nothing but `/v1/embeddings` with its standard fields is to be used.
-    Raises LoadTestError: no answer, no such model, or a choice that the user has to make.
+    Raises LoadTestError: no URL, no answer, no such model, or a choice that the user has to make.
     """
+    if not re.match(r"https?://[^/]", address.url):
+        raise LoadTestError(f"{address.url!r} is no URL of a server: http://HOST:PORT is")
     try:
         listed = _listed_models(address)
     except BadReply as fault:

@@ -59,7 +59,9 @@ def read_thresholds(file: Path = DEFAULT_FILE) -> Thresholds:
     """The limits in a file. Raises LoadTestError naming every key that is missing, unknown or impossible."""
     try:
         return Thresholds.model_validate(tomllib.loads(file.read_text()))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise LoadTestError(f"{file}: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise LoadTestError(f"{file}: {error}") from None
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, one['loc']))}: {_TOLD.get(one['type'], one['msg'])}" for one in error.errors()]

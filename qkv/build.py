@@ -11,6 +11,7 @@ from rich.text import Text
 from qkv.report import console, gate_table, stages
 from service.errors import StartupError
 from service.manifest import Precision
+from service.runners.runtimes import check_runtimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,10 @@ class BuildOptions:
 def build(source: str, options: BuildOptions) -> None:
     """Write the bundle; print its warnings and the worst case of each gate.
 
-    Raises ExportError with every fault found, StartupError when the extra `export` is not installed.
+    Raises ExportError with every fault found, StartupError without ONNX Runtime and when the extra `export` is not
+    installed.
     """
+    check_runtimes()
     if find_spec("onnx") is None:
         raise StartupError("building a bundle needs the package onnx: pip install 'qkv[export]'")
     from export.bundle import export_model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -45,7 +46,14 @@ def _find(dirs: Sequence[Path]) -> Iterator[Path]:
         if (path / MANIFEST).is_file():
             yield path
         else:
-            yield from sorted(child for child in path.iterdir() if (child / MANIFEST).is_file())
+            yield from _children(path)
+
+
+def _children(path: Path) -> Sequence[Path]:
+    """The bundles in a directory, each once: a link to another of them, such as an image's `default`, is none."""
+    found = [child for child in path.iterdir() if (child / MANIFEST).is_file()]
+    by_place = {child.resolve(): child for child in sorted(found, key=lambda child: (not child.is_symlink(), child))}
+    return sorted(by_place.values())
 
 
 def _check_given(path: Path) -> None:
@@ -60,12 +68,12 @@ def _describe(path: Path) -> list[str]:
     try:
         manifest = read_manifest(path)
     except StartupError as error:
-        return [path.name, "", "", "", "", "", str(path), str(error)]
+        return [path.name, "", "", "", "", "", str(path), _without(path, error)]
     try:
         open_bundle(path)
         state = "verified"
     except StartupError as error:
-        state = str(error)
+        state = _without(path, error)
     return [
         manifest.name,
         manifest.family,
@@ -76,3 +84,8 @@ def _describe(path: Path) -> list[str]:
         str(path),
         state,
     ]
+
+
+def _without(path: Path, error: StartupError) -> str:
+    """What is wrong, without the path, which has a column of its own."""
+    return str(error).removeprefix(f"{path}{os.sep}").removeprefix(f"{path}: ")

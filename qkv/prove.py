@@ -17,14 +17,17 @@ from service.bundle import Bundle, open_bundle
 from service.errors import StartupError
 from service.manifest import PROBES, WEIGHTS, Manifest, TensorManifest
 from service.runners.base import Runner
+from service.runners.runtimes import check_runtimes
 
 
 def prove(path: Path, *, form: Literal["quick", "full"], module: str | None = None) -> bool:
     """Run the stored probes and the battery; print the worst case of each gate. -> whether every gate passed
 
     module: the class that a bundle was made of, which is not in it; it gets the bundle's weights.
-    Raises StartupError for a bundle that is not whole, and without torch; ExportError for a class that does not fit.
+    Raises StartupError for a bundle that is not whole, and without ONNX Runtime or torch; ExportError for a class that
+    does not fit.
     """
+    check_runtimes()
     bundle = open_bundle(path)
     if find_spec("torch") is None:
         raise StartupError(

@@ -33,10 +33,10 @@ def serve(paths: Sequence[Path], overrides: Mapping[str, Any], *, is_unproved_al
     is_unproved_allowed: a model directory may be built even if nothing proves the result.
     Raises StartupError for settings, paths and installations that cannot work; the port was not opened then.
     """
-    from service.server import serve as run
+    check_runtimes()
+    from service.server import serve as run  # not before it is known that ONNX Runtime is there, and whole
     from service.settings import load_settings
 
-    check_runtimes()
     source = choose(paths)
     settings, ignored = load_settings(**overrides)
     for name in ignored:

@@ -9,7 +9,16 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from service.runners.base import RunnerInfo
 
@@ -44,6 +53,8 @@ class Metrics:
     """The numbers of one app, as Prometheus reads them."""
 
     def __init__(self) -> None:
+        # Beside every counter and histogram there would be a series of the time at which it began.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self._registry = CollectorRegistry()
         counter = partial(Counter, registry=registry)
         histogram = partial(Histogram, registry=registry)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.errors import StartupError
+from service.runners.cpus import MAX_DEFAULT_THREADS
 
 PREFIX = "QKV_"
 # Kubernetes injects these for a Service named qkv: QKV_PORT=tcp://…, QKV_SERVICE_HOST, QKV_PORT_8000_TCP_ADDR, …
@@ -28,7 +31,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     # where it listens
-    host: str = Field("127.0.0.1", description="Address to listen on.")
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="TCP port to listen on; 0 takes a free one and logs it.")
     keep_alive_s: float = Field(
         75.0, ge=1, le=3600, description="Seconds an idle connection stays open; above a load balancer's own timeout."
@@ -75,7 +78,10 @@ class Settings(BaseSettings):
         False, description="Let a GPU multiply float32 with 10 bits of mantissa: faster, and no longer float32."
     )
     num_threads: int = Field(
-        0, ge=0, le=1024, description="CPU threads for the model; 0 = as many as the cgroup and affinity allow."
+        0,
+        ge=0,
+        le=1024,
+        description=f"CPU threads for the model; 0 = as cgroup and affinity allow, at most {MAX_DEFAULT_THREADS}.",
     )
     canary_interval_s: float = Field(
         10.0, gt=0, le=3600, description="Seconds without a call after which readiness is proved by a probe."
@@ -101,18 +107,37 @@ def _is_port_link(name: str) -> bool:
 def load_settings(**overrides: Any) -> tuple[Settings, list[str]]:
     """Settings from the environment and overrides (None = not given), and the service-link names that were ignored.
 
-    Raises StartupError naming each bad or unknown variable.
+    Raises StartupError naming every bad or unknown one as it was given: the variable, or the option with its value.
     """
+    given = {name: value for name, value in overrides.items() if value is not None}
     names = {name for name in os.environ if name.upper().startswith(PREFIX)}
     links = {name for name in names if _SERVICE_LINK.match(name) or _is_port_link(name)}
-    known = {PREFIX + field.upper() for field in Settings.model_fields}
-    if unknown := sorted(name for name in names - links if name.upper() not in known):
-        near = get_close_matches(unknown[0], sorted(known), n=1)
-        hint = f"did you mean {near[0]}?" if near else "see docs/operations.md"
-        raise StartupError(f"unknown settings: {', '.join(unknown)}; {hint}")
+    faults = _unknown(names - links)
     try:
-        settings = Settings(**{name: value for name, value in overrides.items() if value is not None})
+        settings = Settings(**given)
     except ValidationError as error:
-        faults = "; ".join(f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors(include_input=False))
-        raise StartupError(f"bad settings: {faults}") from None
+        faults += [_told(fault, given) for fault in error.errors()]
+    if faults:
+        raise StartupError(f"bad settings: {'; '.join(faults)}")
     return settings, sorted(links)
+
+
+def _unknown(names: Iterable[str]) -> list[str]:
+    """A line for every variable that is no setting."""
+    fields = [field.upper() for field in Settings.model_fields]
+    faults = []
+    for name in sorted(names):
+        field = name.upper().removeprefix(PREFIX)
+        if field not in fields:
+            near = get_close_matches(field, fields, n=1)
+            faults.append(
+                f"{name} is unknown, {f'did you mean {PREFIX}{near[0]}?' if near else 'see docs/operations.md'}"
+            )
+    return faults
+
+
+def _told(fault: ErrorDetails, given: Mapping[str, Any]) -> str:
+    """A line for a value that cannot be."""
+    field = str(fault["loc"][0])
+    name = f"--{field.replace('_', '-')}" if field in given else PREFIX + field.upper()
+    return f"{name}: {fault['msg']}, got {str(fault['input'])!r:.80}"

@@ -4,7 +4,7 @@
 
 Bundles of both precisions are built (or found) in DIR, compared with PyTorch in float32 on the CPU by the battery and
 by their probes, and timed against PyTorch's own model in float16 with sdpa. Tables go to the screen, everything to
-FILE. Exit code 1 when anything failed; 0 without a usable GPU, with the reason.
+FILE. Exit code 1 when anything failed, or when a GPU is there and cannot be used; 0 on a machine without one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from export.source import locate
 from qkv.report import console, gate_table, stages
 from service.bundle import Bundle, open_text_bundle
 from service.errors import StartupError
-from service.manifest import MANIFEST, PROBES, Precision, TextManifest
+from service.manifest import PROBES, Precision, TextManifest
 from service.parity.battery import Runners, run_battery
 from service.parity.probes import check_probes, load_probes
 from service.parity.report import ParityReport
-from service.runners.cuda import assignments, missing_cuda
+from service.runners.cuda import assignments, missing_cuda, missing_gpu
 from service.runners.ort import CPU, CUDA, DEFAULT_CUDA, OrtRunner, open_session
+from service.runners.runtimes import check_runtimes
 from service.runners.torch import TorchRunner
 
 BATCHES = (1, 8, 32)
@@ -123,11 +124,17 @@ def _opener(plan: Plan, bundle: Bundle[TextManifest]) -> Callable[[], Compute]:
 
 
 def make_bundle(plan: Plan, precision: Precision) -> Bundle[TextManifest]:
-    """The source's bundle, built and proved on the CPU unless it is there. Raises ExportError, StartupError."""
+    """The source's bundle, built and proved on the CPU unless one is there that this version reads.
+
+    Raises ExportError.
+    """
     path = plan.work / precision
-    if not (path / MANIFEST).is_file():
+    try:
+        return open_text_bundle(path)
+    except StartupError:
+        name = locate(plan.source).name
         with stages(console(is_stderr=True)) as progress:
-            export_model(plan.source, path, name=locate(plan.source).name, precision=precision, progress=progress)
+            export_model(plan.source, path, name=name, precision=precision, force=path.exists(), progress=progress)
     return open_text_bundle(path)
 
 
@@ -203,6 +210,15 @@ def tell(findings: Findings, device: Device, file: Path) -> int:
     return 1 if findings.faults else 0
 
 
+def unusable() -> str | None:
+    """Why the GPU that is there cannot be used: what is installed for it, or its driver."""
+    try:
+        check_runtimes()
+    except StartupError as error:
+        return str(error)
+    return missing_cuda()
+
+
 def main() -> int:
     """Parse the command line and check the first GPU, if there is one. -> the exit code"""
     parser = argparse.ArgumentParser(description="Check a GPU: parity, placement, memory, throughput.")
@@ -210,9 +226,12 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path("bundles/gpu-check"), help="where the bundles are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the JSON file to write")
     arguments = parser.parse_args()
-    if (reason := missing_cuda()) is not None:
-        console().print(f"no usable GPU: {reason}; nothing was checked", soft_wrap=True)
+    if (reason := missing_gpu()) is not None:
+        console().print(f"no GPU here: {reason}; nothing was checked", soft_wrap=True)
         return 0
+    if (reason := unusable()) is not None:
+        console().print(f"the GPU cannot be used: {reason}", soft_wrap=True)
+        return 1
     return tell(check(Plan(arguments.source, arguments.work, "cuda")), "cuda", arguments.out)
 
 

@@ -86,8 +86,11 @@ class Engine:
             )
         probes = load_probes(bundle.file(PROBES))
         engine = cls(bundle, settings, runner=runner, probes=probes, observer=observer)
-        if (fault := engine._proofs.fault("encode")) is not None:
-            raise StartupError(fault)
+        # On a GPU no graph waits for its first use: none may be found unfit while the service says that it is ready.
+        has_gpu = runner.info().provider != CPU
+        for graph in bundle.manifest.graphs if has_gpu else [bundle.manifest.graph("encode")]:
+            if (fault := engine._proofs.fault(graph.role)) is not None:
+                raise StartupError(fault)
         engine._warm()
         return engine
 
@@ -193,17 +196,18 @@ class Engine:
         return BackendError("the model gave a value that is not finite", code="non_finite_output")
 
     def _warm(self) -> None:
-        max_length = self._model.max_length
-        for length in warm_lengths(self._runner.info().provider, max_length):
+        """A row alone, and a full call of such rows, of every length that the provider is warmed for."""
+        for length in warm_lengths(self._runner.info().provider, self._model.max_length):
             row = self._model.probe_row(length)
             self._compute("encode", [row], is_alone=True)
             if row.group is not None:
-                self._compute("encode", [row] * max(1, self.settings.max_call_tokens // max_length), is_alone=False)
+                num_rows = max(1, self.settings.max_call_tokens // row.length)
+                self._compute("encode", [row] * num_rows, is_alone=False)
 
 
 def warm_lengths(provider: str, max_tokens: int) -> list[int]:
     """Lengths to run before the first request. A GPU chooses its kernels anew for every size, a CPU only wakes up."""
-    lengths = [2, 64] if provider == "CPUExecutionProvider" else [2**power for power in range(1, 14)]
+    lengths = [64] if provider == CPU else [2**power for power in range(1, 14)]
     return sorted({min(length, max_tokens) for length in lengths})
 
 

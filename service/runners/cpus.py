@@ -10,6 +10,15 @@ _CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
 _CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
 
 
+# Each thread of the model keeps memory of its own, and past this many a machine is better used by another process.
+MAX_DEFAULT_THREADS = 32
+
+
+def default_threads() -> int:
+    """How many threads the model gets when nobody says: the usable CPUs, at most MAX_DEFAULT_THREADS."""
+    return min(usable_cpus(), MAX_DEFAULT_THREADS)
+
+
 def usable_cpus() -> int:
     """At least 1: the least of the affinity mask and the cgroup's CPU quota, rounded up."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

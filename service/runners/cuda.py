@@ -27,20 +27,13 @@ _LIBRARIES = (
 )
 
 
-# One of these on the CPU carries every activation over the bus and back.
-HEAVY_OPS = frozenset(
-    {
-        "Attention",
-        "BatchMatMul",
-        "Einsum",
-        "FusedGemm",
-        "FusedMatMul",
-        "Gemm",
-        "MatMul",
-        "MultiHeadAttention",
-        "Softmax",
-    }
-)
+# CUDA 13, as the driver counts versions: driver 580 or newer.
+_MIN_DRIVER = 13_000
+_CUDA_ERROR_NO_DEVICE = 100
+
+# In the name of every operator, fused and quantized ones too, that on the CPU would carry each activation over the bus
+# and back.
+_HEAVY = ("Attention", "Conv", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN", "Softmax")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +76,7 @@ def assignments(session: ort.InferenceSession) -> list[Assignment]:
 
 def misplaced(nodes: Sequence[Assignment], provider: str) -> list[Assignment]:
     """The heavy nodes that run elsewhere; shapes and other small integers are better off on the CPU."""
-    return [node for node in nodes if node.op in HEAVY_OPS and node.provider != provider]
+    return [node for node in nodes if any(part in node.op for part in _HEAVY) and node.provider != provider]
 
 
 def run_bound(session: ort.InferenceSession, inputs: dict[str, Array], outputs: Sequence[str]) -> list[Array]:
@@ -109,16 +102,48 @@ def check_cuda(device_id: int) -> None:
 
 def missing_cuda(device_id: int = 0) -> str | None:
     """The first thing that stops CUDA from working, in words; None when nothing does."""
+    if (reason := missing_gpu() or _driver_fault(device_id)) is not None:
+        return reason
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         return (
             "this onnxruntime has no CUDA provider: install the gpu extra (onnxruntime-gpu) in place of the cpu extra"
         )
-    if not _loads(_DRIVER):
-        return f"the NVIDIA driver is missing: {_DRIVER} cannot be loaded"
     ort.preload_dlls()
     if missing := [name for name in _LIBRARIES if not _loads(name)]:
         return f"CUDA 13 or cuDNN 9 libraries are missing: {', '.join(missing)} cannot be loaded"
-    return _no_device(device_id)
+    return None
+
+
+def missing_gpu() -> str | None:
+    """Why there is no GPU here, in words; None when there is one, whether it works or not."""
+    if not _loads(_DRIVER):
+        return f"the NVIDIA driver is missing: {_DRIVER} cannot be loaded"
+    status, num_devices = _devices()
+    if status == _CUDA_ERROR_NO_DEVICE or (status == 0 and not num_devices):
+        return "the NVIDIA driver sees no device"
+    return None
+
+
+def _driver_fault(device_id: int) -> str | None:
+    """What is wrong with the driver, or with the device asked for."""
+    status, num_devices = _devices()
+    if status != 0:
+        return f"the NVIDIA driver answers with CUDA error {status}"
+    version = ctypes.c_int()
+    ctypes.CDLL(_DRIVER).cuDriverGetVersion(ctypes.byref(version))
+    if version.value < _MIN_DRIVER:
+        found = f"{version.value // 1000}.{version.value % 1000 // 10}"
+        return f"the NVIDIA driver is for CUDA {found}, and CUDA 13 needs version 580 or newer"
+    if device_id >= num_devices:
+        return f"QKV_DEVICE_ID={device_id}: the NVIDIA driver sees {num_devices} devices, the last is {num_devices - 1}"
+    return None
+
+
+def _devices() -> tuple[int, int]:
+    """-> the driver's status, the number of devices"""
+    driver, count = ctypes.CDLL(_DRIVER), ctypes.c_int()
+    status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return int(status), count.value
 
 
 def _loads(library: str) -> bool:
@@ -127,16 +152,3 @@ def _loads(library: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _no_device(device_id: int) -> str | None:
-    driver = ctypes.CDLL(_DRIVER)
-    count = ctypes.c_int()
-    status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-    if status != 0:
-        return f"the NVIDIA driver answers with CUDA error {status}"
-    if not count.value:
-        return "the NVIDIA driver sees no device"
-    if device_id >= count.value:
-        return f"QKV_DEVICE_ID={device_id}: the NVIDIA driver sees {count.value} devices, the last is {count.value - 1}"
-    return None

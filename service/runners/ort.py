@@ -18,7 +18,7 @@ from service.bundle import Bundle
 from service.errors import StartupError
 from service.manifest import GraphSpec, Manifest, Role, TensorSpec
 from service.runners.base import Array, RunnerInfo
-from service.runners.cpus import usable_cpus
+from service.runners.cpus import default_threads
 from service.runners.cuda import CudaOptions, assignments, check_cuda, misplaced, run_bound
 from service.runners.library import ort
 
@@ -58,13 +58,13 @@ class OrtRunner:
     def open(
         cls, bundle: Bundle[Manifest], *, device: Device = "cpu", num_threads: int = 0, cuda: CudaOptions = DEFAULT_CUDA
     ) -> OrtRunner:
-        """Choose the provider and load the `encode` graph.
+        """Choose the provider and load the `encode` graph; under CUDA every graph, to see where its nodes run.
 
-        num_threads: CPU threads; 0 = what affinity and cgroup allow.
+        num_threads: CPU threads; 0 = `default_threads`.
         Raises StartupError: no usable GPU under `cuda` (naming what is missing), a graph that is not what the manifest
         says, or one of which CUDA leaves a heavy operator to the CPU.
         """
-        num_threads = num_threads or usable_cpus()
+        num_threads = num_threads or default_threads()
         if device != "cpu":
             try:
                 check_cuda(cuda.device_id)
@@ -78,7 +78,8 @@ class OrtRunner:
     @classmethod
     def _opened(cls, bundle: Bundle[Manifest], provider: str, num_threads: int, cuda: CudaOptions) -> OrtRunner:
         runner = cls(bundle, provider, num_threads, cuda)
-        runner.load("encode")
+        for role in [graph.role for graph in bundle.manifest.graphs] if provider == CUDA else ["encode"]:
+            runner.load(role)
         runner._info = RunnerInfo("onnxruntime", provider, num_threads, num_threads if provider == CPU else 1)
         return runner
 
@@ -145,8 +146,8 @@ def open_session(
             sess_options=session_options(num_threads, spin_us=spin_us),
             # The CPU stays behind CUDA for shapes and other small integers.
             providers=[(provider, dict(options)), *([CPU] if provider != CPU else [])],
-            # SkipLayerNormalization is slower on CPU than the Add and LayerNormalization that it replaces.
-            disabled_optimizers=["SkipLayerNormFusion"],
+            # On the CPU, SkipLayerNormalization is slower than the Add and LayerNormalization that it replaces.
+            disabled_optimizers=["SkipLayerNormFusion"] if provider == CPU else [],
         )
     except Exception as error:
         raise StartupError(f"{path}: ONNX Runtime cannot load the graph: {error}") from error

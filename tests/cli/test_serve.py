@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -45,10 +46,26 @@ def test_a_bad_path_is_refused_in_one_line(qkv: Run, tmp_path: Path, words: list
     assert len(done.stderr.splitlines()) == 1, "the port was opened, or a traceback was printed"
 
 
-def test_a_bad_setting_is_refused_in_one_line(qkv: Run, tiny_bundle: Path) -> None:
-    done = qkv("serve", str(tiny_bundle), QKV_MAX_ITEMS="0", QKV_PROT="1")
+def test_every_bad_setting_is_told_at_once_as_it_was_given_with_its_value(qkv: Run, tiny_bundle: Path) -> None:
+    variables = {"QKV_MAX_ITEMS": "0", "QKV_PROT": "1", "QKV_FOO": "1", "QKV_TF32": "banana"}
+    done = qkv("serve", str(tiny_bundle), "--port", "70000", **variables)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    assert "QKV_PROT" in done.stderr
+    faults = done.stderr.removeprefix("qkv: bad settings: ").strip().split("; ")
+    told = {re.split("[: ]", fault)[0]: fault for fault in faults}
+    assert told["QKV_PROT"].endswith("is unknown, did you mean QKV_PORT?")
+    assert told["QKV_FOO"].endswith("is unknown, see docs/operations.md")
+    for name, value in {"QKV_MAX_ITEMS": "0", "QKV_TF32": "banana", "--port": "70000"}.items():
+        assert told[name].endswith(f"got '{value}'")
+
+
+@pytest.mark.parametrize(("words", "variables"), [((), {"QKV_HOST": ""}), (("--host", ""), {})])
+def test_an_empty_host_is_refused(
+    qkv: Run, tiny_bundle: Path, words: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    """To the system it means every address there is."""
+    done = qkv("serve", str(tiny_bundle), "--port", "0", *words, **variables)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert f"{words[0] if words else 'QKV_HOST'}: " in done.stderr
 
 
 def test_a_taken_port_is_refused_by_name(qkv: Run, tiny_bundle: Path) -> None:
@@ -72,6 +89,28 @@ def test_no_runtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.runners.runtimes.version", absent)
     with pytest.raises(StartupError, match=r"qkv\[cpu\]"):
         check_runtimes()
+
+
+@pytest.mark.parametrize("command", [["serve"], ["export", "--unproved", "--out", "out"], ["parity"]])
+def test_without_onnx_runtime_a_command_is_one_line_that_names_the_extras(
+    tiny_bundle: Path, tmp_path: Path, command: list[str]
+) -> None:
+    code = """
+import sys
+from importlib import metadata
+def absent(name):
+    raise metadata.PackageNotFoundError(name)
+metadata.version = absent
+sys.modules["onnxruntime"] = None
+from qkv.__main__ import main
+main()
+"""
+    words = [sys.executable, "-c", code, *command, str(tiny_bundle)]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "ONNX Runtime is not installed: pip install 'qkv[cpu]' or 'qkv[gpu]'" in done.stderr
 
 
 def test_a_damaged_bundle_ends_the_process(tiny_bundle: Path, tmp_path: Path) -> None:

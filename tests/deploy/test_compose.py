@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from service.runners.cpus import MAX_DEFAULT_THREADS
 from service.settings import PREFIX, Settings
 from tests.deploy.compose import BASE, GPU, load, seconds
 from tests.deploy.dockerfile import ROOT, exec_form, health_command, read_stages
@@ -43,7 +44,9 @@ def test_the_override_adds_the_gpu_and_nothing_else() -> None:
     (device,) = WITH_GPU["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
     assert WITH_GPU["build"]["args"]["RUNTIME"] == "gpu"
-    assert WITH_GPU["environment"] == QKV["environment"] | {"QKV_DEVICE": "cuda"}
+    added = {"QKV_DEVICE": "cuda", "QKV_MAX_CALL_TOKENS": "16384"}
+    assert WITH_GPU["environment"] == QKV["environment"] | added
+    assert int(added["QKV_MAX_CALL_TOKENS"]) > Settings.model_fields["max_call_tokens"].default
     # Under one name the CPU's image would be started again.
     assert WITH_GPU["image"] != QKV["image"]
     changed = {key for key in WITH_GPU if WITH_GPU[key] != QKV.get(key)}
@@ -57,7 +60,9 @@ def test_builds_name_stages_and_arguments_of_the_dockerfile() -> None:
         if build := service.get("build"):
             assert build["target"] in STAGES
             assert set(build.get("args", {})) <= known
-            assert service["pull_policy"] == "build", "the name would be looked for in a registry"
+            # `build` builds at every `up`, so that no older image could ever be gone back to; without a policy, or with
+            # `missing`, the name is looked for in a registry first.
+            assert service["pull_policy"] == "never"
     defaults = STAGES["dependencies"].args() | STAGES["bundles"].args()
     assert QKV["build"]["args"] | {"EXPORT_OPTIONS": ""} == defaults
 
@@ -87,6 +92,18 @@ def test_cores_can_be_limited_and_the_default_starts_on_any_machine() -> None:
     """Docker refuses more cores than the machine has: 0, all of them, is the one number that always works."""
     assert QKV["deploy"]["resources"]["limits"]["cpus"] == "0"
     assert "CPU_LIMIT" in (ROOT / BASE).read_text()
+
+
+def test_the_memory_is_enough_for_the_most_threads_that_nobody_asked_for() -> None:
+    """Against what was measured: the document says it, and a model that is somewhat larger must fit, too."""
+    sizing = (ROOT / "docs" / "operations.md").read_text().split("\n## Sizing\n")[1].split("\n## ")[0]
+    measured = {
+        int(threads): int(mib.replace(",", ""))
+        for threads, mib in re.findall(r"^\| (\d+) \| ([\d,]+) \|", sizing, re.MULTILINE)
+    }
+    limit = re.fullmatch(r"(\d+)g", QKV["deploy"]["resources"]["limits"]["memory"])
+    assert limit is not None
+    assert int(limit[1]) * 1024 >= 2 * measured[MAX_DEFAULT_THREADS]
 
 
 def test_the_health_check_is_the_images() -> None:

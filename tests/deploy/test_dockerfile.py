@@ -20,7 +20,7 @@ STAGES = read_stages()
 SERVE = STAGES["serve"]
 TEXT = (ROOT / "Dockerfile").read_text()
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SECRET = re.compile(r"(?i)(password|passwd|secret|token|api_?key|credential)\w*\s*[=:]\s*\S")
+SECRET = re.compile(r"(?i)(password|passwd|secret|token(?!s)|api_?key|credential)\w*\s*[=:]\s*\S")
 
 
 def test_hadolint_has_nothing_to_say() -> None:
@@ -224,3 +224,8 @@ def test_a_faulty_model_ends_the_build(tiny_bundle: Path, tmp_path: Path, name: 
     (damaged / "tokenizer.json").write_text("{}")
     with pytest.raises(RuntimeError, match=r"tokenizer\.json|no such directory"):
         build_bundles(tmp_path, {"damaged": damaged}, MODELS=name)
+
+
+def test_a_model_cannot_take_the_name_of_what_is_served(tiny_bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="default is the name of what is served"):
+        build_bundles(tmp_path, {"default": tiny_bundle}, MODELS="default")

@@ -1,9 +1,10 @@
 """The image's own steps, run in a folder: what they install, how large it is, and that the server runs from it as it
-runs in the container: no privilege, nothing writable but a temporary directory, no home.
+runs in the container: no privilege, no home, and every file system read-only but a temporary directory.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import pytest
 
 from tests.deploy.dockerfile import Image, copy_context, exec_form, health_command, read_stages
 from tests.fixtures.live import LiveServer, free_port
+from tests.fixtures.stsb import PUBLISHED, TOLERANCE, read_pairs, spearman
 
 STAGES = read_stages()
 SERVE = STAGES["serve"]
@@ -29,6 +31,18 @@ MAX_OWN_MB = 370
 NO_INDEX = re.compile(
     r"No matching distribution found|Network is unreachable|Name or service not known|ConnectionError"
 )
+
+# As `docker run --read-only --tmpfs`: in a mount namespace of its own, all is read-only but the directory $1.
+CONFINE = """
+mount --make-rprivate / && mount --bind "$1" "$1" || exit 1
+while read -r _ point _; do
+    test "$point" = "$1" || mount -o remount,bind,ro "$point" 2>/dev/null
+done < /proc/self/mounts
+shift
+exec "$@"
+"""
+# Where a program may write that is not told where to.
+WRITABLE = ("/", "/tmp", "/var/tmp", "/dev/shm", "/run", str(Path.home()))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -41,11 +55,18 @@ class Built:
     scratch: Path
 
     def command(self, words: list[str]) -> list[str]:
-        """An exec-form command, found in the image's PATH, without any capability of root's."""
-        setpriv = shutil.which("setpriv")
+        """An exec-form command, found in the image's PATH: confined, and without any capability of root's."""
+        setpriv = shutil.which("setpriv") if os.geteuid() == 0 else None
         drop = [setpriv, "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"] if setpriv else []
-        is_root = os.geteuid() == 0
-        return [*(drop if is_root else []), str(self.home / "venv" / "bin" / words[0]), *words[1:]]
+        return [*self.confine(), *drop, str(self.home / "venv" / "bin" / words[0]), *words[1:]]
+
+    def confine(self) -> list[str]:
+        """What comes before a command; nothing where no namespace can be made, as in most containers."""
+        words = ["unshare", "--mount", "sh", "-c", CONFINE, "sh", str(self.scratch)]
+        has_namespaces = (
+            shutil.which("unshare") and not subprocess.run([*words, "true"], capture_output=True).returncode
+        )
+        return words if has_namespaces else []
 
     def environment(self, port: int) -> dict[str, str]:
         """The image's variables, and no others."""
@@ -130,6 +151,25 @@ def test_the_scripts_name_the_python_beside_them(built: Built) -> None:
     assert built.run(["qkv", "--version"]).returncode == 0
 
 
+def test_nothing_but_the_scratch_directory_can_be_written_to(built: Built) -> None:
+    """That the confinement of these tests holds."""
+    if not built.confine():
+        pytest.skip("no mount namespace can be made here")
+    code = """
+import sys, tempfile
+for folder in sys.argv[1:]:
+    try:
+        tempfile.TemporaryFile(dir=folder)
+    except OSError as error:
+        print(folder, error.errno)
+    else:
+        print(folder, "writable")
+"""
+    places = [place for place in (*WRITABLE, str(built.home)) if Path(place).is_dir()]
+    done = built.run(["python", "-c", code, *places, str(built.scratch)])
+    assert done.stdout.splitlines() == [*(f"{place} {errno.EROFS}" for place in places), f"{built.scratch} writable"]
+
+
 def test_the_health_check_fails_without_a_server(built: Built) -> None:
     done = built.run(health_command(SERVE) or [], port=free_port())
     assert done.returncode == 1
@@ -171,3 +211,10 @@ def test_it_serves_its_proved_bundle_and_writes_nothing(built: Built) -> None:
         assert "WARNING" not in server.log
     assert built.files() == before
     assert list(built.scratch.rglob("*")) == []
+
+
+def test_stsb_is_what_was_published(built: Built, shared_data: Path) -> None:
+    with container(built, free_port()) as server:
+        found = spearman(server.url, read_pairs(shared_data))
+        assert server.stop() == 0
+    assert found == pytest.approx(PUBLISHED, abs=TOLERANCE)

@@ -104,7 +104,6 @@ def test_a_legend_names_labels_that_the_query_keeps(
 def test_every_metric_of_ours_is_on_the_dashboard(exported: dict[str, set[str]]) -> None:
     shown = {selector.name for _, target in TARGETS for selector in selectors(parse(target["expr"]))}
     bases = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exported if name.startswith("qkv_")}
-    bases = {name for name in bases if not name.endswith("_created")}
     assert bases == {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown if name.startswith("qkv_")}
 
 

@@ -12,7 +12,7 @@ from loadtest.errors import LoadTestError
 from loadtest.target import Address, Target, find_target
 from loadtest.work import Options, Work, choose_kinds
 from tests.fixtures.live import free_port
-from tests.loadtest.command import finish, loadtest, start
+from tests.loadtest.command import finish, loadtest, start, start_loadtest
 from tests.loadtest.stub import Reply, Stub, serving
 
 
@@ -104,8 +104,10 @@ def test_another_share_is_refused(share: float) -> None:
     ("words", "said"),
     [
         (("--bundle", "nowhere"), "loadtest: nowhere: no such directory"),
-        (("--thresholds", "nowhere.toml"), "loadtest: nowhere.toml: "),
+        (("--thresholds", "nowhere.toml"), "loadtest: nowhere.toml: No such file or directory\n"),
         (("--url", "http://127.0.0.1:1"), "is the server running?"),
+        (("--url", "127.0.0.1:8000"), "loadtest: '127.0.0.1:8000' is no URL of a server: http://HOST:PORT is\n"),
+        (("--url", "file:///etc/hostname"), "is no URL of a server"),
     ],
 )
 def test_one_line_says_what_is_wrong(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
@@ -113,6 +115,42 @@ def test_one_line_says_what_is_wrong(tmp_path: Path, words: tuple[str, ...], sai
     assert done.code == 1
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("kinds", ["", " , "])
+def test_no_kind_at_all_is_refused(tmp_path: Path, kinds: str) -> None:
+    done = loadtest(tmp_path, "--url", "http://127.0.0.1:1", "--kinds", kinds)
+    assert done.code == 2
+    assert "name at least one of short, passage, mixed, list32, attention" in " ".join(done.output.split())
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with stub_address() as (stub, address):
+        done = finish(start_loadtest(tmp_path / "file" / "out", "--url", address.url), tmp_path)
+    assert (done.code, len(done.output.splitlines())) == (1, 1), done.output
+    assert f"loadtest: --out {tmp_path / 'file' / 'out'}: nothing can be written there: Not a directory" in done.output
+    assert stub.paths == []
+
+
+def test_the_verdict_is_told_even_if_the_results_cannot_be_written(tmp_path: Path) -> None:
+    """As when the disk has filled up since the start."""
+    code = """
+import sys, locust
+from loadtest import session
+from loadtest.cli import app
+def full(parent):
+    raise OSError(28, "No space left on device", str(parent))
+session.make_folder = full
+app(sys.argv[1:])
+"""
+    with stub_address() as (_, address):
+        words = ("--url", address.url, "--kinds", "short", "--users", "1", "--duration", "2", "--out", str(tmp_path))
+        done = finish(start("-c", code, *words), tmp_path)
+    assert done.code == 1
+    verdict, fault = done.output.strip().splitlines()[-2:]
+    assert verdict.startswith(("✔", "✘", "–"))
+    assert fault == f"loadtest: {tmp_path}: not written: No space left on device"
 
 
 def test_the_locustfile_needs_a_host(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -35,6 +36,16 @@ def test_kinds_and_their_shares() -> None:
 
 def test_shapes() -> None:
     assert {name.strip("`") for name in table("Shapes")} == {*SHAPES, "capacity"}
+
+
+def test_defaults_of_the_shapes(tmp_path: Path) -> None:
+    code = "import json; from loadtest.session import DURATION_S, USERS; print(json.dumps([USERS, DURATION_S]))"
+    users, duration_s = json.loads(finish(start("-c", code), tmp_path).output)
+    for name, (_, default, _) in table("Shapes").items():
+        shape = name.strip("`")
+        wanted = f"{users[shape]} users{'' if shape in duration_s else ' at most'}" if shape in users else ""
+        wanted += f", {duration_s[shape]:g} s" if shape in duration_s else ""
+        assert default == wanted.removeprefix(", ")
 
 
 def test_limits() -> None:

@@ -13,7 +13,7 @@ import pytest
 from service import errors, manifest
 from service.app import HOT_ROUTES
 from tests.fixtures.doc_tables import DOCUMENTS as GENERATED
-from tests.fixtures.doc_tables import filled
+from tests.fixtures.doc_tables import filled, settings_table
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -23,6 +23,11 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 def test_what_documents_say_of_the_code_is_current(name: str) -> None:
     document = (ROOT / "docs" / name).read_text()
     assert filled(name) == document, "run `python -m tests.fixtures.doc_tables`"
+
+
+def test_every_setting_says_what_is_allowed() -> None:
+    rows = [line.split(" | ") for line in settings_table().splitlines()[2:]]
+    assert [row[0] for row in rows if not row[2].strip() or "any" in row[2]] == []
 
 
 def section(title: str) -> str:

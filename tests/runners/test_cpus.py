@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from service.bundle import open_bundle
 from service.runners import cpus
+from service.runners.ort import OrtRunner
 
 
 @pytest.mark.parametrize(
@@ -35,3 +37,14 @@ def test_the_least_of_affinity_and_quota_counts(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(affinity)), raising=False)
     monkeypatch.setattr(cpus, "cgroup_quota", lambda: quota)
     assert cpus.usable_cpus() == expected
+
+
+@pytest.mark.parametrize(("usable", "expected"), [(1, 1), (16, 16), (32, 32), (192, 32)])
+def test_nobody_gets_more_threads_than_fit_into_the_containers_memory_unless_asked(
+    monkeypatch: pytest.MonkeyPatch, tiny_bundle: Path, usable: int, expected: int
+) -> None:
+    monkeypatch.setattr(cpus, "usable_cpus", lambda: usable)
+    bundle = open_bundle(tiny_bundle)
+    assert OrtRunner.open(bundle).info().num_threads == expected
+    assert OrtRunner.open(bundle).info().num_workers == expected
+    assert OrtRunner.open(bundle, num_threads=40).info().num_threads == 40

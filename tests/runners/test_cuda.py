@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,14 +16,27 @@ from service.runners import cuda
 from service.runners.library import ort
 from service.runners.ort import OrtRunner, open_session
 
+BOTH = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def set_up(*, providers: list[str], absent: tuple[str, ...] = (), status: int = 0, devices: int = 1) -> None:
+    def set_up(
+        *,
+        providers: Sequence[str] = BOTH,
+        absent: tuple[str, ...] = (),
+        status: int = 0,
+        devices: int = 1,
+        version: int = 13_000,
+    ) -> None:
         def load(name: str) -> object:
             if name in absent:
                 raise OSError(name)
-            return SimpleNamespace(cuInit=lambda _: status, cuDeviceGetCount=lambda count: _count(count, devices))
+            return SimpleNamespace(
+                cuInit=lambda _: status,
+                cuDeviceGetCount=lambda count: _fill(count, devices),
+                cuDriverGetVersion=lambda found: _fill(found, version),
+            )
 
         monkeypatch.setattr("onnxruntime.get_available_providers", lambda: providers)
         monkeypatch.setattr("onnxruntime.preload_dlls", lambda: None, raising=False)
@@ -32,40 +45,52 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return set_up
 
 
-def _count(pointer: object, devices: int) -> int:
-    ctypes.cast(pointer, ctypes.POINTER(ctypes.c_int))[0] = devices  # type: ignore[arg-type]
+def _fill(pointer: object, value: int) -> int:
+    ctypes.cast(pointer, ctypes.POINTER(ctypes.c_int))[0] = value  # type: ignore[arg-type]
     return 0
-
-
-def test_the_cpu_package_has_no_cuda_provider(machine: Callable[..., None]) -> None:
-    machine(providers=["CPUExecutionProvider"])
-    assert "install the gpu extra" in str(cuda.missing_cuda())
-
-
-BOTH = ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
 
 @pytest.mark.parametrize(
     ("faults", "expected"),
     [
         ({"absent": ("libcuda.so.1",)}, "driver is missing: libcuda.so.1"),
-        ({"absent": ("libcublas.so.13", "libcudnn.so.9")}, "missing: libcublas.so.13, libcudnn.so.9"),
-        ({"status": 100}, "CUDA error 100"),
+        ({"status": 100}, "sees no device"),
         ({"devices": 0}, "sees no device"),
     ],
 )
-def test_what_is_missing_is_named(machine: Callable[..., None], faults: dict[str, object], expected: str) -> None:
-    machine(providers=BOTH, **faults)
+def test_a_machine_without_a_gpu_is_told_from_one_whose_gpu_does_not_work(
+    machine: Callable[..., None], faults: dict[str, object], expected: str
+) -> None:
+    # Whatever else is missing: without a driver or a device nothing that is installed could help.
+    machine(providers=["CPUExecutionProvider"], **faults)
+    assert expected in str(cuda.missing_gpu())
+    assert cuda.missing_cuda() == cuda.missing_gpu()
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        ({"providers": ["CPUExecutionProvider"]}, "install the gpu extra"),
+        ({"absent": ("libcublas.so.13", "libcudnn.so.9")}, "missing: libcublas.so.13, libcudnn.so.9"),
+        ({"status": 803}, "CUDA error 803"),
+        ({"version": 12_090}, "the NVIDIA driver is for CUDA 12.9, and CUDA 13 needs version 580 or newer"),
+    ],
+)
+def test_what_is_wrong_with_a_gpu_is_named(
+    machine: Callable[..., None], faults: dict[str, object], expected: str
+) -> None:
+    machine(**faults)
+    assert cuda.missing_gpu() is None
     assert expected in str(cuda.missing_cuda())
 
 
 def test_nothing_is_missing_where_all_is_there(machine: Callable[..., None]) -> None:
-    machine(providers=BOTH)
+    machine()
     assert cuda.missing_cuda() is None
 
 
 def test_a_device_that_is_not_there_is_named(machine: Callable[..., None]) -> None:
-    machine(providers=BOTH, devices=2)
+    machine(devices=2)
     assert cuda.missing_cuda(1) is None
     assert cuda.missing_cuda(2) == "QKV_DEVICE_ID=2: the NVIDIA driver sees 2 devices, the last is 1"
 
@@ -113,7 +138,7 @@ def test_a_bound_run_gives_what_is_asked_in_that_order_and_the_same_values(sessi
 def test_auto_falls_back_with_the_reason_when_the_session_does_not_come_up(
     machine: Callable[..., None], tiny_bundle: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    machine(providers=BOTH)  # every library loads, and yet the session runs on the CPU
+    machine()  # every library loads, and yet the session runs on the CPU
     bundle = open_bundle(tiny_bundle)
     with pytest.raises(StartupError, match="CUDAExecutionProvider"):
         OrtRunner.open(bundle, device="cuda")

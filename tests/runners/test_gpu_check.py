@@ -18,6 +18,7 @@ from service.parity import report
 from service.runners import cuda
 from service.runners.ort import OrtRunner
 from tests.fixtures.command import ROOT
+from tools import gpu_check
 from tools.gpu_check import Plan, check, make_bundle, tell
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16")
@@ -80,6 +81,17 @@ def test_bundles_that_do_not_open_on_the_gpu_are_faults(plan: Plan, tmp_path: Pa
     assert tell(findings, "cuda", tmp_path / "out.json") == 1
 
 
+def test_a_bundle_of_another_version_is_built_again(tiny_models: Path, tmp_path: Path) -> None:
+    plan = Plan(str(tiny_models / "bert_mean"), tmp_path, "cpu", timing=QUICK)
+    (tmp_path / "float32").mkdir()
+    manifest = tmp_path / "float32" / "manifest.json"
+    manifest.write_text('{"schema_version": 1}')
+    assert make_bundle(plan, "float32").manifest.precision == "float32"
+    written = manifest.stat().st_mtime_ns
+    make_bundle(plan, "float32")
+    assert manifest.stat().st_mtime_ns == written
+
+
 def test_heavy_nodes_on_the_cpu_are_a_fault_and_their_place_is_shown(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,20 +108,30 @@ def test_heavy_nodes_on_the_cpu_are_a_fault_and_their_place_is_shown(
 
 
 def test_without_a_gpu_it_says_what_is_missing_and_exits_with_0(tmp_path: Path) -> None:
-    reason = cuda.missing_cuda()
+    reason = cuda.missing_gpu()
     if reason is None:
-        pytest.skip("this machine has a usable GPU")
-    command = [
-        sys.executable,
-        "-m",
-        "tools.gpu_check",
-        "--work",
-        str(tmp_path / "work"),
-        "--out",
-        str(tmp_path / "out"),
-    ]
+        pytest.skip("this machine has a GPU")
+    words = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "tools.gpu_check", *words]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"no usable GPU: {reason}; nothing was checked\n"
+    assert done.stdout == f"no GPU here: {reason}; nothing was checked\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", ["the cpu extra", "two runtimes"])
+def test_a_gpu_that_cannot_be_used_is_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: str
+) -> None:
+    monkeypatch.setattr(gpu_check, "missing_gpu", lambda: None)
+    monkeypatch.setattr(
+        gpu_check, "missing_cuda", lambda: "install the gpu extra" if fault == "the cpu extra" else None
+    )
+    if fault == "two runtimes":
+        monkeypatch.setattr("service.runners.runtimes.version", lambda package: "1.0")
+    monkeypatch.setattr(sys, "argv", ["gpu_check"])
+    assert gpu_check.main() == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("the GPU cannot be used: ")
+    assert ("install the gpu extra" if fault == "the cpu extra" else "overwrite each other") in shown
