@@ -27,7 +27,7 @@ class Form:
     """How much is tried.
 
     num_long_seeds: seeds under which the largest size itself is tried; lengths: the others, as far as below it.
-    max_size: no axis is tried at more; max_case_tokens: cap of batch × length (a lone row of any length is tried);
+    max_size: no axis of tensors is tried at more, texts are tried at their limit; max_case_tokens: cap of batch × length (a lone row of any length is tried);
     max_case_bytes: cap of the attention weights of one case, above which it compares fewer layers.
     """
 
@@ -41,7 +41,7 @@ class Form:
 
 
 FORMS: Mapping[str, Form] = {
-    "quick": Form(2, 1, (1, 2, 3, 8), (1, 2, 5, 21), max_size=512, max_case_tokens=512, max_case_bytes=64 * 2**20),
+    "quick": Form(2, 1, (1, 2, 3, 8), (1, 2, 5, 21), max_size=129, max_case_tokens=512, max_case_bytes=64 * 2**20),
     "full": Form(
         5,
         3,
@@ -167,7 +167,9 @@ def _takes_empty_rows(manifest: Manifest) -> bool:
 
 def _layouts(manifest: Manifest, form: Form) -> Iterator[Layout]:
     batches = (1,) if manifest.batching == "alone" else form.batches
-    limit = min(max(manifest.max_sizes.values(), default=1), form.max_size)
+    limit = max(manifest.max_sizes.values(), default=1)
+    if isinstance(manifest, TensorManifest):
+        limit = min(limit, form.max_size)
     shorter = [length for length in sorted({*form.lengths, *_edges(manifest)}) if length < limit]
     for seed in range(form.num_seeds):
         lengths = [*shorter, limit] if seed < form.num_long_seeds else shorter
