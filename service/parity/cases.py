@@ -27,8 +27,9 @@ class Form:
     """How much is tried.
 
     num_long_seeds: seeds under which the largest size itself is tried; lengths: the others, as far as below it.
-    max_size: no axis of tensors is tried at more, texts are tried at their limit; max_case_tokens: cap of batch × length (a lone row of any length is tried);
-    max_case_bytes: cap of the attention weights of one case, above which it compares fewer layers.
+    max_size: no axis of tensors is tried at more, texts are tried at their limit; max_case_tokens: cap of batch ×
+    length (a lone row of any length is tried); max_case_bytes: cap of the attention weights of one case, above which
+    it compares fewer layers.
     """
 
     num_seeds: int

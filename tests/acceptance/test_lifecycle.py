@@ -11,6 +11,8 @@ import pytest
 
 from tests.fixtures.live import LiveServer, serving, spawn
 
+pytestmark = pytest.mark.alone
+
 MAX_READY_S = 3.0
 MAX_IDLE_RSS_MB = 250
 BODY = {"input": "a cat is on the river bank"}

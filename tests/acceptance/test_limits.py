@@ -13,6 +13,8 @@ from sentence_transformers import SentenceTransformer
 from tests.fixtures.command import export
 from tests.fixtures.live import serving
 
+pytestmark = pytest.mark.alone
+
 LONG = "dog " * 200  # 202 tokens with the two special ones; the model takes 64
 
 

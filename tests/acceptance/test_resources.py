@@ -12,6 +12,8 @@ import pytest
 
 from tests.fixtures.live import LiveServer, serving, spawn
 
+pytestmark = pytest.mark.alone
+
 WORDS = "hello world cat dog red blue fast slow good bad river bank music train".split()
 
 

@@ -12,6 +12,8 @@ import pytest
 from bench.load import Job, run
 from tests.fixtures.command import ROOT
 
+pytestmark = pytest.mark.alone
+
 
 def job(port: int) -> Job:
     return Job("127.0.0.1", port, "/any", ['{"input": "text"}'], clients=4, warm_up_s=0.05, window_s=0.3)

@@ -17,6 +17,8 @@ from service.settings import Settings
 from tests.http.process import BODY, JSON, Start, raw_request, read_answer, wait_for
 from tests.http.test_bodies import check_error
 
+pytestmark = pytest.mark.alone
+
 
 def test_an_idle_connection_outlives_a_load_balancers_timeout(start: Start) -> None:
     assert Settings().keep_alive_s >= 75

@@ -24,6 +24,8 @@ from tests.fixtures.live import spawn
 from tests.http.process import Start, raw_request, read_answer, wait_for
 from tests.http.test_bodies import check_error
 
+pytestmark = pytest.mark.alone
+
 
 def test_liveness_answers_at_once_and_readiness_only_when_loaded(start: Start) -> None:
     server = start(load_s=1.0)

@@ -12,6 +12,8 @@ import pytest
 from tests.loadtest.command import Done, loadtest, write_limits
 from tests.loadtest.stub import Reply, Stub, serving, vector
 
+pytestmark = pytest.mark.alone
+
 NUM_KNOWN = 8  # requests before the load, of every kind but lists
 NUM_KNOWN_OF_LIST = 32
 NUM_AT_ONCE = 6

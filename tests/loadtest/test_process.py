@@ -11,6 +11,8 @@ from tests.loadtest.command import finish, start
 CODE = """
 import time, gevent
 from loadtest.load import Pulse
+
+pytestmark = pytest.mark.alone
 pulse = Pulse()
 def work():
     while True:

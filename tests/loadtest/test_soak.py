@@ -8,6 +8,8 @@ import pytest
 
 from tests.loadtest.command import loadtest, write_limits
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.slow
 def test_a_soak_at_80_percent_of_the_capacity(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -85,9 +85,10 @@ def import_from(site: Path, names: list[str], cwd: Path, *, first: str = "") -> 
 
 
 def needs_torch(name: str) -> bool:
-    """True for the models themselves, all but their shapes and families, and for the runner over them."""
-    is_known_without = name in ("models", "models.config", "models.families")
-    return name == "service.runners.torch" or (name.startswith("models") and not is_known_without)
+    """True for the models themselves, all but what is plain data, for the runner over them, and for what traces them."""
+    is_known_without = name in ("models", "models.config", "models.families", "models.signature")
+    traces = ("service.runners.torch", "export.module", "export.state", "export.trace")
+    return name in traces or (name.startswith("models") and not is_known_without)
 
 
 def test_every_module_imports_from_the_installed_wheel(site: Path, tmp_path: Path) -> None:
