@@ -13,12 +13,12 @@ from pathlib import Path
 
 from export.atomic import check_target
 from export.errors import ExportError
+from export.modules.tensors import TensorOptions, export_tensors
 from export.origin import Origin, read_origin
 from export.prove import Progress, ProofRequest
 from export.seal import Exported, Target
-from export.source import check_name
-from export.tensors import TensorOptions, export_tensors
-from export.texts import export_texts
+from export.texts.directory import export_texts
+from export.texts.source import check_name
 from service.manifest import Precision
 
 _NO_OPTIONS = TensorOptions()

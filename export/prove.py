@@ -17,7 +17,7 @@ from typing import Literal
 
 from export.checkpoint import StoredTensor
 from export.errors import ExportError
-from export.scramble import scramble_bundle
+from export.texts.scramble import scramble_bundle
 from service.bundle import Bundle, sha256_file
 from service.errors import StartupError
 from service.manifest import WEIGHTS, Manifest, Proof, ProofSpec, Role, TensorManifest, TextManifest

@@ -42,9 +42,9 @@ def build(source: str, options: BuildOptions) -> None:
     if find_spec("onnx") is None:
         raise StartupError("building a bundle needs the package onnx: pip install 'qkv[export]'")
     from export.bundle import export_model
+    from export.modules.tensors import TensorOptions
     from export.origin import read_origin
-    from export.source import locate
-    from export.tensors import TensorOptions
+    from export.texts.source import locate
 
     out = options.out or Path("bundles") / (options.name or read_origin(source).name or locate(source).name)
     errors = console(is_stderr=True)

@@ -80,7 +80,7 @@ def _open_reference(bundle: Bundle[Manifest], module: str | None) -> Iterator[Ru
 @contextmanager
 def _open_module(bundle: Bundle[Manifest], source: str) -> Iterator[Runner]:
     """A class with the arguments and the weights of a bundle."""
-    from export.module import fill_module
+    from export.modules.module import fill_module
     from export.origin import read_origin
     from service.runners.torch import ModuleRunner
 

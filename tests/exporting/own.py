@@ -8,8 +8,8 @@ import pytest
 
 from export.bundle import export_model
 from export.errors import ExportError
+from export.modules.tensors import TensorOptions
 from export.seal import Exported
-from export.tensors import TensorOptions
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 OWN = FIXTURES / "own_modules.py"

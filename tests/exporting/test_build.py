@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import BertConfig, BertModel
 
-from export.build import GraphKind, build_graph, graph_spec
 from export.checkpoint import match_checkpoint, read_header
-from export.pooling import POOLING
+from export.texts.build import GraphKind, build_graph, graph_spec
+from export.texts.pooling import POOLING
 from models.config import Activation, EncoderConfig
 from models.families import BERT
 from service.manifest import Role

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export.errors import ExportError
-from export.model import read_model
+from export.texts.model import read_model
 from models.families import BERT, ConfigError
 from tests.exporting.bundles import edited
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.declaration import read_declaration, read_toml
 from export.errors import ExportError
-from export.signature import DEFAULT_MAX_SIZE, Signature
+from export.modules.declaration import read_declaration, read_toml
+from export.modules.signature import DEFAULT_MAX_SIZE, Signature
 from models.registry import PRESETS, build_preset
 from service.manifest import LayoutSpec
 

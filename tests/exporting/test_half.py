@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-import export.texts
-from export.build import GraphKind, build_graph
+import export.texts.directory
 from export.bundle import export_model
 from export.checkpoint import match_checkpoint, read_header
 from export.errors import ExportError
-from export.precision import write_half
+from export.texts.build import GraphKind, build_graph
+from export.texts.precision import write_half
 from models.config import EncoderConfig
 from models.families import BERT
 from service.bundle import open_text_bundle, read_text_manifest
@@ -202,7 +202,7 @@ def test_a_graph_that_computes_something_else_never_becomes_a_bundle(
         damage(model.graph)
         return model
 
-    monkeypatch.setattr(export.texts, "build_graph", build_damaged)
+    monkeypatch.setattr(export.texts.directory, "build_graph", build_damaged)
     with pytest.raises(ExportError) as caught:
         export_model(str(tiny_models / "bert_mean"), tmp_path / "out", precision="float16")
     assert any(fault.startswith("random weights: ") for fault in caught.value.faults), str(caught.value)

@@ -11,10 +11,10 @@ from torch import nn
 
 from export.bundle import export_model
 from export.errors import ExportError
-from export.module import ModuleOptions, build, open_module
+from export.modules.module import ModuleOptions, build, open_module
+from export.modules.state import load_weights
+from export.modules.tensors import TensorOptions
 from export.origin import Origin, read_origin
-from export.state import load_weights
-from export.tensors import TensorOptions
 from models.registry import PRESETS
 from tests.exporting.own import OWN
 

@@ -17,12 +17,12 @@ import pytest
 from onnx import numpy_helper
 from safetensors.numpy import load_file, save_file
 
-import export.texts
-from export.build import build_graph
+import export.texts.directory
 from export.bundle import export_model
 from export.checkpoint import match_checkpoint, parameter_shapes, read_header
 from export.errors import ExportError
-from export.scramble import scramble_bundle
+from export.texts.build import build_graph
+from export.texts.scramble import scramble_bundle
 from models.config import EncoderConfig
 from models.families import BERT
 from service.bundle import open_text_bundle
@@ -200,7 +200,7 @@ def test_a_graph_that_computes_something_else_never_becomes_a_bundle(
         damage(model.graph)
         return model
 
-    monkeypatch.setattr(export.texts, "build_graph", build_damaged)
+    monkeypatch.setattr(export.texts.directory, "build_graph", build_damaged)
     with pytest.raises(ExportError) as caught:
         export_model(str(tiny_models / "bert_mean"), tmp_path / "out")
     assert any(fault.startswith("random weights: ") for fault in caught.value.faults), str(caught.value)

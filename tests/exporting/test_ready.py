@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 
 from export.bundle import export_model
 from export.errors import ExportError
-from export.ready import open_ready
-from export.tensors import TensorOptions
+from export.modules.ready import open_ready
+from export.modules.tensors import TensorOptions
 from service.bundle import open_bundle
 from service.engine.engine import Engine
 from service.engine.request import TensorRequest

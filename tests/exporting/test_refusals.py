@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from export.decide import Decision, decide
 from export.errors import ExportError
-from export.module import ModuleOptions, open_module
+from export.modules.decide import Decision, decide
+from export.modules.module import ModuleOptions, open_module
+from export.modules.tensors import TensorOptions, draft_of
 from export.origin import read_origin
 from export.seal import Target
-from export.tensors import TensorOptions, draft_of
 from service.runners.torch import ModuleRunner
 from tests.exporting.own import OWN, export_own, refused
 

@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from export.bundle import export_model
-from export.module import ModuleOptions, open_module
+from export.modules.module import ModuleOptions, open_module
+from export.modules.tensors import TensorOptions
 from export.origin import read_origin
 from export.seal import Exported
-from export.tensors import TensorOptions
 from service.bundle import open_bundle, sha256_file
 from service.engine.engine import Engine
 from service.engine.request import AttentionChoice, TensorRequest

@@ -12,7 +12,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import BertModel
 
-from export.build import GraphKind, graph_spec
+from export.texts.build import GraphKind, graph_spec
 from models.config import EncoderConfig
 from models.families import BERT
 from service.bundle import Bundle

@@ -23,7 +23,12 @@ EXPORT_MAY_USE = (
 )
 
 # Imported by others on demand only.
-NEED_TORCH = ("service/runners/torch.py", "export/module.py", "export/state.py", "export/trace.py")
+NEED_TORCH = (
+    "service/runners/torch.py",
+    "export/modules/module.py",
+    "export/modules/state.py",
+    "export/modules/trace.py",
+)
 
 
 def imports_of(file: Path) -> Iterator[tuple[str, bool]]:
@@ -37,7 +42,7 @@ def imports_of(file: Path) -> Iterator[tuple[str, bool]]:
             yield node.module, id(node) in top
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "export").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("file", sorted((ROOT / "export").rglob("*.py")), ids=lambda path: path.name)
 def test_export_takes_from_the_service_only_the_bundle_and_the_proof(file: Path) -> None:
     used = [name for name, _ in imports_of(file) if name == "service" or name.startswith("service.")]
     allowed = (*EXPORT_MAY_USE, "service.parity")

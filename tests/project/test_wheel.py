@@ -85,9 +85,9 @@ def import_from(site: Path, names: list[str], cwd: Path, *, first: str = "") -> 
 
 
 def needs_torch(name: str) -> bool:
-    """True for the models themselves, all but what is plain data, for the runner over them, and for what traces them."""
+    """True for the models, all but what is plain data, for the runner over them, and for what traces them."""
     is_known_without = name in ("models", "models.config", "models.families", "models.signature")
-    traces = ("service.runners.torch", "export.module", "export.state", "export.trace")
+    traces = ("service.runners.torch", "export.modules.module", "export.modules.state", "export.modules.trace")
     return name in traces or (name.startswith("models") and not is_known_without)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from export.signature import Signature
+from export.modules.signature import Signature
 from service.manifest import Batching, TensorManifest, TensorSpec
 from service.parity.cases import Case, Layout, MaskKind, make_case, pad_inputs, select_inputs
 from service.parity.checks import relative_difference, select_output, shape_fault

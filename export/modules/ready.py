@@ -19,10 +19,10 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, inliner
 from onnx.external_data_helper import load_external_data_for_model
 
 from export.checkpoint import is_lfs_stub
-from export.contract import DTYPES, all_nodes, axes_of, dtype_of, interface_faults, operator_faults
-from export.declaration import read_declaration, read_toml
 from export.errors import ExportError
-from export.signature import Signature
+from export.modules.contract import DTYPES, all_nodes, axes_of, dtype_of, interface_faults, operator_faults
+from export.modules.declaration import read_declaration, read_toml
+from export.modules.signature import Signature
 from service.bundle import sha256_file
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.checkpoint import StoredTensor
-from export.precision import write_half
+from export.texts.precision import write_half
 from service.bundle import Bundle
 from service.manifest import DERIVED, WEIGHTS, TextManifest
 

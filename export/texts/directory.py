@@ -16,13 +16,13 @@ from tempfile import TemporaryDirectory
 import onnx
 
 from export.atomic import new_directory
-from export.build import GraphKind, build_graph, graph_spec
 from export.errors import ExportError
-from export.model import Model, read_model
-from export.precision import write_half
 from export.prove import ProofRequest, prove
 from export.seal import UNPROVED, Exported, Target, created_by, quiet, write_proof
-from export.source import check_name, check_pin, locate
+from export.texts.build import GraphKind, build_graph, graph_spec
+from export.texts.model import Model, read_model
+from export.texts.precision import write_half
+from export.texts.source import check_name, check_pin, locate
 from service.bundle import Bundle, sha256_file
 from service.engine.tokenizer import TextTokenizer
 from service.errors import StartupError

@@ -16,8 +16,8 @@ import orjson
 from pydantic import ValidationError
 
 from export.errors import ExportError
-from export.signature import DEFAULT_MAX_SIZE, Signature, heads_of
-from export.tables import DTYPES, FLOATS, LAYOUT_KEYS, InputTable, OutputTable, RowsTable, Table
+from export.modules.signature import DEFAULT_MAX_SIZE, Signature, heads_of
+from export.modules.tables import DTYPES, FLOATS, LAYOUT_KEYS, InputTable, OutputTable, RowsTable, Table
 from service.manifest import DENSE, LayoutSpec, TensorSpec
 
 _BATCH = "batch"

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING
 import onnx
 
 from export.atomic import new_directory
-from export.contract import dress, interface_faults, operator_faults
-from export.decide import Decision, decide, takes_empty_rows
 from export.errors import ExportError
 from export.graph import OPSET
+from export.modules.contract import dress, interface_faults, operator_faults
+from export.modules.decide import Decision, decide, takes_empty_rows
+from export.modules.ready import open_ready
+from export.modules.signature import Signature, heads_of
+from export.modules.storage import large_tensors, place_weights, save_graph, write_tensors
 from export.origin import Origin
 from export.prove import Progress, opened, prove_tensors
-from export.ready import open_ready
 from export.seal import UNPROVED, Exported, Target, created_by, quiet, write_proof
-from export.signature import Signature, heads_of
-from export.storage import large_tensors, place_weights, save_graph, write_tensors
 from service.bundle import Bundle
 from service.manifest import (
     SCHEMA_VERSION,
@@ -46,7 +46,7 @@ from service.parity.cases import Layout, make_case
 from service.runners.base import Array, Runner
 
 if TYPE_CHECKING:
-    from export.module import Found
+    from export.modules.module import Found
 
 _GRAPH = "encode.onnx"
 _NO_TORCH = "is traced by PyTorch, which is not installed here: pip install 'qkv[torch]'"
@@ -120,9 +120,9 @@ def _traced(origin: Origin, target: Target, options: TensorOptions, tell: Progre
     """The graph of a module, and what it allows."""
     if find_spec("torch") is None or find_spec("onnxscript") is None:
         raise ExportError(f"{origin.recorded}: {_NO_TORCH}")
-    from export.module import ModuleOptions, open_module  # torch: only on this road
-    from export.state import read_state
-    from export.trace import trace
+    from export.modules.module import ModuleOptions, open_module  # torch: only on this road
+    from export.modules.state import read_state
+    from export.modules.trace import trace
     from service.runners.torch import ModuleRunner
 
     wanted = ModuleOptions(options.kwargs or "{}", options.checkpoint, options.signature, target.precision)

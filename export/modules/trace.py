@@ -1,7 +1,7 @@
 """A PyTorch module → an ONNX graph, as PyTorch's exporter writes it. Imported on demand: needs torch and onnxscript.
 
 Every axis that the signature calls by a word is traced as a symbol, and PyTorch refuses where the code fixes one; its
-own ONNX exporter would fix it without a word. `export.contract` gives the graph its names.
+own ONNX exporter would fix it without a word. `export.modules.contract` gives the graph its names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.fx.experimental import _config as shape_config
 
 from export.errors import ExportError
 from export.graph import OPSET
-from export.signature import Signature
+from export.modules.signature import Signature
 from service.runners.base import Array
 from service.runners.torch import exact_attention, named_outputs
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from export.signature import Signature
+from export.modules.signature import Signature
 from service.manifest import TensorSpec
 
 _RANDOM = frozenset(

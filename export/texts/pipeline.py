@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from export.source import SourceDirectory, shorten
+from export.texts.source import SourceDirectory, shorten
 from models.config import EncoderConfig
 from models.families import ConfigError, Family, find_family
 

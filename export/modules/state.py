@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from export.checkpoint import is_lfs_stub
-from export.contract import DTYPES
 from export.errors import ExportError
+from export.modules.contract import DTYPES
 from service.runners.base import Array
 
 _MAX_LISTED = 50

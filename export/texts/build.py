@@ -28,7 +28,7 @@ from onnx import TensorProto
 
 from export.checkpoint import StoredTensor
 from export.graph import AXES_2D, FUSED_OPSET, OPSET, GraphBuilder
-from export.pooling import pool
+from export.texts.pooling import pool
 from models.config import EncoderConfig
 from service.manifest import DERIVED, WEIGHTS, GraphSpec, Meaning, Precision, Role, TensorSpec
 

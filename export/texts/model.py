@@ -8,9 +8,18 @@ from pathlib import Path
 
 from export.checkpoint import Checkpoint, StoredTensor, match_checkpoint
 from export.errors import ExportError
-from export.pipeline import Limit, Pooling, Prompts, read_config, read_limit, read_modules, read_pooling, read_prompts
-from export.source import SourceDirectory
-from export.tokenizer import TokenizerFile, read_tokenizer
+from export.texts.pipeline import (
+    Limit,
+    Pooling,
+    Prompts,
+    read_config,
+    read_limit,
+    read_modules,
+    read_pooling,
+    read_prompts,
+)
+from export.texts.source import SourceDirectory
+from export.texts.tokenizer import TokenizerFile, read_tokenizer
 from models.config import EncoderConfig
 from models.families import Family
 

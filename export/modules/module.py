@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from export.declaration import read_declaration, read_toml
 from export.errors import ExportError
+from export.modules.declaration import read_declaration, read_toml
+from export.modules.signature import Signature
+from export.modules.state import is_stored, load_weights
 from export.origin import Origin
-from export.signature import Signature
-from export.state import is_stored, load_weights
 from models.registry import PRESETS, build_preset
 from service.bundle import sha256_file
 from service.manifest import Precision, TensorSpec
