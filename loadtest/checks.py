@@ -35,7 +35,8 @@ def read_items(body: bytes, count: int) -> list[dict[str, Any]]:
     if len(items) != count:
         raise BadReply("wrong number of vectors", f"{len(items)} for {count} inputs")
     indices = [item.get("index") for item in items]
-    if indices != list(range(count)):
+    # `false` is no index, although it equals 0.
+    if not all(type(index) is int for index in indices) or indices != list(range(count)):
         raise BadReply("the indices of `data` are not in order", str(indices))
     return items
 
@@ -101,6 +102,8 @@ def _numbers(values: object, name: str) -> Array:
         array = np.array(values)
         # JSON has no NaN: servers write null for it.
         array = array.astype(np.float64) if array.dtype.kind in "fiuO" else array
+    except OverflowError:
+        raise BadReply(f"{name}: holds numbers that no float64 holds") from None
     except (ValueError, TypeError):
         raise BadReply(f"{name}: is not a list of numbers", "ragged, or of something else") from None
     if array.dtype != np.float64:
@@ -118,7 +121,7 @@ def _load(body: bytes) -> Any:
     try:
         # Slower, but it takes the bare NaN that some servers write, so that the fault gets its right name.
         return json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadReply("the reply is not JSON", f"{error}, {len(body)} bytes") from None
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class LoadTestError(Exception):
     """The run cannot begin, or its result means nothing. The message is one line, for the user."""
@@ -23,3 +26,14 @@ class BadReply(Exception):  # noqa: N818 - it is a finding about the server, not
     def __repr__(self) -> str:
         # Locust counts failures by this.
         return self.reason
+
+
+@contextmanager
+def judging() -> Iterator[None]:
+    """Whatever a reply does to its checks, it was no right one: all that is raised in the block becomes a BadReply."""
+    try:
+        yield
+    except BadReply:
+        raise
+    except Exception as error:
+        raise BadReply("the reply cannot be judged", f"{type(error).__name__}: {error}") from error

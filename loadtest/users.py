@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from http import HTTPStatus
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ import gevent
 from locust import FastHttpUser, tag, task
 from locust.contrib.fasthttp import LocustBadStatusCode, ResponseContextManager
 
-from loadtest.errors import BadReply
+from loadtest.errors import BadReply, judging
 from loadtest.recorder import Recorder
 from loadtest.texts import KINDS
 from loadtest.work import WAIT_SPREAD, Job, Work
@@ -79,17 +80,42 @@ class Caller(FastHttpUser):
 
     def _send(self, kind: str) -> None:
         job = self.work.next_job(kind)
-        with self.recorder.sending(kind), self._post(job) as reply:
+        with self.recorder.sending(kind):
+            start_s = time.time()
             try:
-                _check_transport(reply)
-                answer = self.work.read(job, reply.status_code, reply.content or b"")
-                # From here on it stands beside a known answer, if there is one, whatever comes of it.
-                reply.request_meta["context"]["is_compared"] = job.rows is not None
-                self.work.compare(job, answer)
+                with judging():
+                    reply = self._post(job)
             except BadReply as fault:
-                reply.failure(fault)
-            else:
-                reply.success()
+                self._report(job, start_s, fault)
+                return
+            with reply:
+                self._judge(job, reply)
+
+    def _judge(self, job: Job, reply: ResponseContextManager) -> None:
+        try:
+            _check_transport(reply)
+            answer = self.work.read(job, reply.status_code, reply.content or b"")
+            # From here on it stands beside a known answer, if there is one, whatever comes of it.
+            reply.request_meta["context"]["is_compared"] = job.rows is not None
+            self.work.compare(job, answer)
+        except BadReply as fault:
+            reply.failure(fault)
+        else:
+            reply.success()
+
+    def _report(self, job: Job, start_s: float, fault: BadReply) -> None:
+        """What the client does for replies that it can make something of. start_s: since the epoch."""
+        self.environment.events.request.fire(
+            request_type="POST",
+            name=job.kind,
+            response_time=1000 * (time.time() - start_s),
+            response_length=0,
+            context={},
+            exception=fault,
+            start_time=start_s,
+            url=self.work.target.url + job.path,
+            response=None,
+        )
 
     def _post(self, job: Job) -> ResponseContextManager:
         # The client's own limit is for each piece of a reply: one that trickles would never end.

@@ -14,7 +14,7 @@ import orjson
 
 from loadtest import checks
 from loadtest.answers import KnownAnswers, check_distinct, compare_attention, compare_vectors
-from loadtest.errors import BadReply, LoadTestError
+from loadtest.errors import BadReply, LoadTestError, judging
 from loadtest.target import EMBEDDINGS, ENCODE, Target
 from loadtest.texts import KINDS, Kind, make_texts, max_words
 
@@ -98,15 +98,17 @@ class Work:
         rows = self._rng.sample(range(len(known.texts)), KINDS[name].num_texts)
         return self._job(name, [known.texts[row] for row in rows], tuple(rows))
 
+    @judging()
     def read(self, job: Job, status: int, body: bytes) -> Answer:
-        """The reply to that request. Raises BadReply unless it is well-formed."""
+        """The reply to that request. Raises BadReply, and nothing else, unless it is well-formed."""
         answer = _read(job, status, body)
         known = self.known[job.kind]
         checks.check_vectors(answer.vectors, dim=known.dim, is_unit=known.is_unit)
         return answer
 
+    @judging()
     def compare(self, job: Job, answer: Answer) -> None:
-        """Raise BadReply unless it is the known answer; where none is known, the first one to the same request."""
+        """Raise BadReply, and nothing else, unless it is the known answer; where none is known, the first one to it."""
         if job.rows is None:
             known, rows = self._first.setdefault(job.body, _as_first(answer)), tuple(range(job.num_texts))
         else:
@@ -142,6 +144,7 @@ def _request(kind: Kind, texts: Sequence[str], model: str) -> tuple[str, bytes]:
     return ENCODE, orjson.dumps(content | wanted)
 
 
+@judging()
 def _read(job: Job, status: int, body: bytes) -> Answer:
     checks.check_status(status, body)
     items = checks.read_items(body, job.num_texts)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +27,7 @@ class Reply:
     content: Json
     status: int = 200
     num_missing: int | None = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
     late_s: float = 0.0
     trickle_s: float = 0.0
     spoil: Callable[[bytes], bytes] = lambda body: body
@@ -141,8 +142,9 @@ async def _one_request(stub: Stub, reader: asyncio.StreamReader, writer: asyncio
         return False
     content = reply.spoil(json.dumps(reply.content).encode())
     length = len(content) + reply.num_missing
-    start = f"HTTP/1.1 {reply.status} Any\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
-    writer.write(start.encode())
+    headers = {"Content-Type": "application/json", "Content-Length": length, **reply.headers}
+    start = [f"HTTP/1.1 {reply.status} Any", *(f"{name}: {value}" for name, value in headers.items())]
+    writer.write(("\r\n".join(start) + "\r\n\r\n").encode())
     for piece in [content[at : at + 1] for at in range(len(content))] if reply.trickle_s else [content]:
         await asyncio.sleep(reply.trickle_s)
         writer.write(piece)

@@ -41,6 +41,8 @@ def test_what_was_sent_is_what_is_read(vectors: checks.Array) -> None:
         (b'{"data": [{"index": 1}, {"index": 0}]}', "the indices of `data` are not in order: [1, 0]"),
         (b'{"data": [{"index": 0}, {"index": 0}]}', "the indices of `data` are not in order: [0, 0]"),
         (b'{"data": [{}, {}]}', "the indices of `data` are not in order: [None, None]"),
+        (b'{"data": [{"index": false}, {"index": true}]}', "the indices of `data` are not in order: [False, True]"),
+        (b"[" * 200_000, "the reply is not JSON"),
     ],
 )
 def test_a_wrong_list_is_told(body: bytes, reason: str) -> None:
@@ -56,6 +58,7 @@ def test_a_wrong_list_is_told(body: bytes, reason: str) -> None:
         ([[1.0, float("inf")]], "embedding: holds numbers that are not finite"),
         ([[1.0, None]], "embedding: holds numbers that are not finite"),
         ([None], "embedding: is not a list of numbers"),
+        ([[1.0, 10**400]], "embedding: holds numbers that no float64 holds"),
         (["AACAPw=="], "embedding: is not a list of numbers"),
         ([["1.0"]], "embedding: is not a list of numbers"),
         ([[True]], "embedding: is not a list of numbers"),

@@ -117,6 +117,19 @@ CASES = {
         lambda reply, _: Reply({"error": {"message": "out of luck"}}, status=500), "status 500: out of luck", "short"
     ),
     "cut JSON": Case(lambda reply, _: replace(reply, spoil=lambda body: body[:-9]), "the reply is not JSON", "short"),
+    "too large": Case(
+        lambda reply, _: reply.replaced(embedding=lambda item: [10**400, *item["embedding"][1:]]),
+        "embedding: holds numbers that no float64 holds",
+        "short",
+    ),
+    "too deep": Case(
+        lambda reply, _: replace(reply, spoil=lambda body: b"[" * 200_000), "the reply is not JSON", "short"
+    ),
+    "redirected": Case(
+        lambda reply, _: replace(reply, status=307, headers={"Location": "http://[nowhere"}),
+        "the reply cannot be judged: ValueError",
+        "short",
+    ),
     "cut body": Case(lambda reply, _: replace(reply, num_missing=50), "no whole answer: status 200, then", "short"),
     "closed": Case(lambda reply, _: replace(reply, num_missing=None), "no whole answer", "short"),
     "late": Case(

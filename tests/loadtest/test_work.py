@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from loadtest.errors import BadReply
+from loadtest.errors import BadReply, LoadTestError
 from loadtest.target import Address, find_target
 from loadtest.work import NUM_BODIES, Job, Options, Work
 from tests.loadtest.stub import Json, Stub, serving
@@ -86,6 +86,27 @@ def test_a_reply_that_is_not_well_formed_is_nobodys_first(work: Work, stub: Stub
     with pytest.raises(BadReply, match="a vector's norm is not 1"):
         take(work, stub, job, lambda items: items[0].update(embedding=[2.0] + [0.0] * 15))
     take(work, stub, job)
+
+
+def test_whatever_a_reply_does_to_its_checks_it_is_a_bad_one(
+    work: Work, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(work, "short", is_known=False)
+    body = json.dumps(stub.answer(job.path, job.body).content).encode()
+    answer = work.read(job, 200, body)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ArithmeticError("of a kind that nobody thought of")
+
+    words = "the reply cannot be judged: ArithmeticError: of a kind that nobody thought of"
+    monkeypatch.setattr("loadtest.work.compare_vectors", fail)
+    with pytest.raises(BadReply, match=words):
+        work.compare(job, answer)
+    monkeypatch.setattr("loadtest.checks.read_items", fail)
+    with pytest.raises(BadReply, match=words):
+        work.read(job, 200, body)
+    with pytest.raises(LoadTestError, match=f"single requests before the load were not answered right: {words}"):
+        work.prepare()
 
 
 def test_requests_come_back_so_that_there_is_something_to_compare(work: Work) -> None:
