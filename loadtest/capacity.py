@@ -12,12 +12,18 @@ _START = 4
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One number of users that was tried. lateness_ms: of the load generator, see `Pulse`. excess: why it is too many;
-    None = within the targets."""
+    """One number of users that was tried. start_s, end_s: when its requests were sent, since the start of the run.
+
+    unanswered: kinds of which requests waited in that time and none got a right reply. lateness_ms: of the load
+    generator, see `Pulse`. excess: why it is too many; None = within the targets.
+    """
 
     users: int
+    start_s: float
+    end_s: float
     per_s: float
     p95_ms: Mapping[str, float]
+    unanswered: tuple[str, ...]
     lateness_ms: float
     excess: str | None
 
@@ -31,10 +37,14 @@ class Capacity:
     steps: tuple[Step, ...]
 
     @property
+    def within(self) -> list[Step]:
+        """The steps that were within the targets."""
+        return [step for step in self.steps if step.excess is None]
+
+    @property
     def per_s(self) -> float:
         """Replies by second at that number of users."""
-        within = (step.per_s for step in self.steps if step.users == self.users and step.excess is None)
-        return next(within, 0.0)
+        return next((step.per_s for step in self.within if step.users == self.users), 0.0)
 
     @property
     def bound(self) -> str:
@@ -71,6 +81,8 @@ def find_excess(
         return "there was no right reply"
     if total.num_faults:
         return f"{total.num_faults} of {total.num_replies} replies failed"
+    if step.unanswered:
+        return f"{', '.join(step.unanswered)}: requests waited, and none got a right reply"
     if late := {kind: ms for kind, ms in step.p95_ms.items() if ms > targets_ms[kind]}:
         kind = max(late, key=lambda name: late[name] / targets_ms[name])
         return f"{kind}: the 95th percentile was {late[kind]:.0f} ms, {targets_ms[kind]:g} ms wanted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -54,6 +55,15 @@ class Recorder:
         now_s, run_s = self._clock(), self._start_s
         waiting = [Waiting(kind, sent_s - run_s, 1000 * (now_s - sent_s)) for kind, sent_s in self._open.values()]
         return [one for one in waiting if start_s <= one.start_s < end_s]
+
+    def unanswered(self, start_s: float, end_s: float) -> tuple[str, ...]:
+        """Kinds of which requests waited in some part of that time and none got a right reply.
+
+        Those from before count, too: they hold the users who would send the next.
+        """
+        samples, waiting = self.samples.open_in(start_s, end_s), self.waiting(-math.inf, end_s)
+        asked = {sample.kind for sample in samples} | {one.kind for one in waiting}
+        return tuple(sorted(asked - {sample.kind for sample in samples if sample.fault is None}))
 
     def __call__(
         self, name: str, response_time: float, start_time: float, context: Mapping[str, Any], **more: Any

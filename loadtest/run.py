@@ -55,7 +55,7 @@ class Search:
         self.load.hold(users, (1 - _SETTLE_SHARE) * self.step_s)
         end_s, lateness_ms = self.load.recorder.now_s(), pulse.p95_ms
         # The slow ones are those that are not there yet: under the same load, until it is sure which are too slow.
-        while any(one.ms <= self.targets_ms[one.kind] for one in self.load.recorder.waiting(start_s, end_s)):
+        while any(one.ms <= self.targets_ms[one.kind] for one in self.load.recorder.waiting(0, end_s)):
             self.load.hold(users, _POLL_S)
         step = self._measure(users, (start_s, end_s), lateness_ms)
         self._steps.append(step)
@@ -71,7 +71,8 @@ class Search:
             return figures(self.load.recorder.samples.between(start_s, end_s, kind), end_s - start_s, waiting_ms)
 
         total = of(None)
-        step = Step(users, total.per_s, {kind: of(kind).p95_ms for kind in self.targets_ms}, lateness_ms, None)
+        p95_ms = {kind: of(kind).p95_ms for kind in self.targets_ms}
+        step = Step(users, *window, total.per_s, p95_ms, self.load.recorder.unanswered(*window), lateness_ms, None)
         excess = find_excess(
             step, total, wait_s=self.wait_s, targets_ms=self.targets_ms, max_lateness_ms=self.max_lateness_ms
         )

@@ -71,6 +71,10 @@ class Samples:
         """Those whose request was sent in a stretch of time: a late reply belongs to the load that made it late."""
         return [one for one in self.taken if start_s <= one.start_s < end_s and kind in (None, one.kind)]
 
+    def open_in(self, start_s: float, end_s: float) -> list[Sample]:
+        """Those that waited for their reply in some part of a stretch of time."""
+        return [one for one in self.taken if one.start_s < end_s and one.end_s >= start_s]
+
     def since(self, start_s: float) -> list[Sample]:
         """About those whose request was sent since then, without a look at all the others."""
         return list(takewhile(lambda one: one.start_s >= start_s, reversed(self.taken)))

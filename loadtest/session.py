@@ -112,7 +112,7 @@ class _Session:
         self._say(
             f"capacity: {capacity.users} users, {capacity.per_s:.1f} right replies by s; bound by: {capacity.bound}"
         )
-        return self._report(load, run, judge_capacity(run, capacity.users, self.limits), capacity), capacity
+        return self._report(load, run, judge_capacity(run, capacity, self.limits), capacity), capacity
 
     def _play(self, users: int) -> bool:
         shape, duration_s = self.plan.shape, self.plan.duration_s or DURATION_S[self.plan.shape]

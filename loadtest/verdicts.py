@@ -9,6 +9,7 @@ from statistics import median
 
 import numpy as np
 
+from loadtest.capacity import Capacity
 from loadtest.samples import Samples, count_wrong, figures, longest_gap_s
 from loadtest.shapes import Stage, thirds
 from loadtest.thresholds import Thresholds
@@ -87,15 +88,37 @@ def judge(run: Run, limits: Thresholds) -> Verdict:
     return Verdict(tuple(faults), tuple(notes))
 
 
-def judge_capacity(run: Run, users: int, limits: Thresholds) -> Verdict:
-    """Verdicts of a capacity search: overload was looked for, so only wrong replies count."""
+def judge_capacity(run: Run, capacity: Capacity, limits: Thresholds) -> Verdict:
+    """Verdicts of a capacity search: overload was looked for, so that refused and late replies are forgiven, but not
+    where it was said that the load was within the targets."""
     num_wrong = count_wrong(run.samples.taken)
     faults = [*_compared(run, limits)] if run.samples.taken else ["There was no reply at all."]
     if num_wrong:
         faults.append(f"{num_wrong} replies were wrong, not late: {_worst_fault(run)}.")
-    if not users:
+    if not capacity.users:
         faults.append("Not even one user was served within the targets (p95_ms).")
-    return Verdict(tuple(faults))
+    notes: list[str] = []
+    faults += [*_failed_after(run, capacity), *_never_right(run, notes)]
+    return Verdict(tuple(faults), tuple(notes))
+
+
+def _failed_after(run: Run, capacity: Capacity) -> Iterator[str]:
+    for step in capacity.within:
+        late = [one for one in run.samples.between(step.start_s, step.end_s) if one.is_overload]
+        if late:
+            yield (
+                f"{step.users} users were within the targets, but {len(late)} of their requests failed afterwards: "
+                f"{late[0].kind}: {late[0].fault}."
+            )
+
+
+def _never_right(run: Run, notes: list[str]) -> Iterator[str]:
+    for kind in run.kinds:
+        replies = [one for one in run.samples.taken if one.kind == kind]
+        if not replies:
+            notes.append(f"{kind}: no request was sent, so nothing is judged.")
+        elif all(one.fault is not None for one in replies):
+            yield f"{kind}: none of {len(replies)} replies was right."
 
 
 def _replies(run: Run, limits: Thresholds) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from loadtest.capacity import Capacity, Step, find_excess, search
 from loadtest.errors import BadReply
 from loadtest.recorder import Recorder, Waiting
 from loadtest.samples import Figures, Sample, figures
-from tests.loadtest.command import finish, start_loadtest, write_limits
+from tests.loadtest.command import finish, loadtest, start_loadtest, write_limits
 from tests.loadtest.stub import Reply, Stub, serving
 
 TARGETS_MS = {"short": 400.0, "list32": 3000.0}
@@ -39,7 +40,7 @@ def test_small_numbers_are_exact() -> None:
     assert [search(lambda users: users <= true, most=100) for true in range(11)] == list(range(11))  # noqa: B023
 
 
-STEP = Step(8, 16.0, {"short": 50.0, "list32": 900.0}, 2.0, None)
+STEP = Step(8, 3, 10, 16.0, {"short": 50.0, "list32": 900.0}, (), 2.0, None)
 FIGURES = Figures(
     num_replies=160, num_faults=0, num_wrong=0, per_s=16.0, mean_ms=40, p50_ms=30, p95_ms=50, p99_ms=60, max_ms=70
 )
@@ -59,6 +60,7 @@ def test_a_step_within_all_targets_has_no_excess() -> None:
         (STEP, replace(FIGURES, num_replies=0), "there was no right reply"),
         (STEP, replace(FIGURES, num_faults=3), "3 of 160 replies failed"),
         (replace(STEP, p95_ms={"short": 1e5}), FIGURES, "short: the 95th percentile was 100000 ms"),
+        (replace(STEP, unanswered=("list32",)), FIGURES, "list32: requests waited, and none got a right reply"),
         (replace(STEP, lateness_ms=26.0), FIGURES, "the load generator was 26 ms late"),
         # Nearly all requests still wait for a reply: those that came were quick, but far too few.
         (replace(STEP, per_s=0.5), replace(FIGURES, per_s=0.5), "requests took 15550 ms on average"),
@@ -95,6 +97,21 @@ def test_requests_that_still_wait_count_as_slow(tmp_path: Path) -> None:
     assert all(" · short: the 95th percentile was " in line for line in tries)
 
 
+@pytest.mark.slow
+def test_a_kind_that_is_never_answered_is_above_every_target(tmp_path: Path) -> None:
+    def hang(reply: Reply, stub: Stub) -> Reply:
+        return replace(reply, late_s=60) if stub.paths[-1] == "/v1/encode" else reply
+
+    limits = write_limits(tmp_path / "limits.toml", 1_000, max_lateness_ms=1_000)
+    load = ("--kinds", "short,attention", "--wait", "0.01", "--shape", "capacity", "--users", "2", "--step-s", "1")
+    with serving(Stub(fault=hang, num_right=16, has_attention=True)) as url:
+        done = loadtest(tmp_path, "--url", url, *load, "--timeout", "6", "--thresholds", str(limits))
+    assert done.code == 1, done.output
+    assert done.result is not None
+    assert done.result["capacity"]["users"] == 0
+    assert re.search(r"✘ attention: none of \d+ replies was right\.", done.output)
+
+
 def test_what_still_waits_is_known_by_its_time_of_sending() -> None:
     clock_s = [100.0]
     recorder = Recorder(lambda: clock_s[0])
@@ -109,6 +126,20 @@ def test_what_still_waits_is_known_by_its_time_of_sending() -> None:
     with pytest.raises(BadReply), recorder.sending("short"):
         raise BadReply("any")
     assert recorder.waiting(0, 9) == []
+
+
+def test_a_kind_is_unanswered_while_one_waits_that_was_sent_before_and_none_is_right() -> None:
+    clock_s = [100.0]
+    recorder = Recorder(lambda: clock_s[0])
+    with recorder.sending("attention"):
+        clock_s[0] = 105
+        assert recorder.unanswered(2, 4) == ("attention",)
+        recorder.samples.record(Sample("short", 1, 2_000))
+        recorder.samples.record(Sample("list32", 1, 2_000, fault="no answer in time", is_overload=True))
+        assert recorder.unanswered(2, 4) == ("attention", "list32")
+        assert recorder.unanswered(3.5, 4) == ("attention",)
+    recorder.samples.record(Sample("attention", 0, 5_000))
+    assert recorder.unanswered(2, 4) == ("list32",)
 
 
 def test_a_request_without_a_reply_counts_in_the_latencies_and_nowhere_else() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtest.capacity import Capacity, Step
 from loadtest.samples import Sample, Samples, figures, longest_gap_s
 from loadtest.shapes import soak, steady
 from loadtest.thresholds import read_thresholds
@@ -16,6 +17,7 @@ from loadtest.verdicts import Run, judge, judge_capacity
 
 LIMITS = read_thresholds()
 DURATION_S = 100.0
+EIGHT = Capacity(8, 512, (Step(8, 60, 70, 10.0, {"short": 10.0}, (), 1.0, None),))
 
 
 def make_run(samples: Iterable[Sample], **fields: object) -> Run:
@@ -201,11 +203,28 @@ def test_a_drift_that_few_replies_show_is_not_judged_and_that_is_told() -> None:
 
 def test_a_capacity_search_forgives_overload_but_no_wrong_reply() -> None:
     late = [replace(one, fault="status 429", is_overload=True) for one in good()[:50]]
-    assert judge_capacity(make_run([*good(), *late]), 8, LIMITS).faults == ()
+    assert judge_capacity(make_run([*good(), *late]), EIGHT, LIMITS).faults == ()
     wrong = [replace(one, fault="wrong dimension") for one in good()[:2]]
-    (fault,) = judge_capacity(make_run([*good(), *wrong]), 8, LIMITS).faults
+    (fault,) = judge_capacity(make_run([*good(), *wrong]), EIGHT, LIMITS).faults
     assert fault.startswith("2 replies were wrong, not late: short: wrong dimension")
-    assert judge_capacity(make_run(good()), 0, LIMITS).faults[-1].startswith("Not even one user")
+    assert judge_capacity(make_run(good()), Capacity(0, 512, ()), LIMITS).faults[-1].startswith("Not even one user")
+
+
+def test_a_capacity_search_forgives_nothing_in_a_step_that_was_within_the_targets() -> None:
+    late = Sample("short", 65, 30_000, fault="no answer in time", is_overload=True)
+    assert judge_capacity(make_run([*good(), replace(late, start_s=59)]), EIGHT, LIMITS).faults == ()
+    (fault,) = judge_capacity(make_run([*good(), late]), EIGHT, LIMITS).faults
+    assert fault == (
+        "8 users were within the targets, but 1 of their requests failed afterwards: short: no answer in time."
+    )
+
+
+def test_a_kind_that_never_gets_a_right_reply_has_no_capacity() -> None:
+    late = Sample("attention", 5, 3_000, fault="no answer in time", is_overload=True)
+    run = make_run([*good(), late], kinds=("short", "attention", "list32"))
+    verdict = judge_capacity(run, EIGHT, LIMITS)
+    assert verdict.faults == ("attention: none of 1 replies was right.",)
+    assert verdict.notes == ("list32: no request was sent, so nothing is judged.",)
 
 
 def test_figures_are_of_right_replies() -> None:
