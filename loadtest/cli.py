@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -11,19 +11,32 @@ from typing import Annotated
 
 import typer
 
+from loadtest import bounds
+from loadtest.bounds import Bounds
 from loadtest.errors import LoadTestError
 from loadtest.report import RESULTS_DIR, plain_or_terminal
 from loadtest.session import DURATION_S, USERS, Plan, run_plan
 from loadtest.target import Address
 from loadtest.texts import KINDS
 from loadtest.thresholds import DEFAULT_FILE
-from loadtest.work import MIN_KNOWN_SHARE, Options
+from loadtest.work import Options
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 def _by_shape(defaults: Mapping[str, float]) -> str:
     return ", ".join(f"{shape} {value:g}" for shape, value in defaults.items())
+
+
+def _within(allowed: Bounds) -> Callable[[float | None], float | None]:
+    """Click's own ranges take a NaN."""
+
+    def check(value: float | None) -> float | None:
+        if value is not None and value not in allowed:
+            raise typer.BadParameter(f"{value:g} is not {allowed}")
+        return value
+
+    return check
 
 
 class ShapeName(StrEnum):
@@ -52,9 +65,14 @@ def main(
         typer.Option(min=1, help=f"Most users at once; default: {_by_shape(USERS)}, soak 80 % of the capacity."),
     ] = None,
     duration: Annotated[
-        float | None, typer.Option(min=2, metavar="S", help=f"Seconds; default: {_by_shape(DURATION_S)}.")
+        float | None,
+        typer.Option(
+            callback=_within(bounds.DURATION_S), metavar="S", help=f"Seconds; default: {_by_shape(DURATION_S)}."
+        ),
     ] = None,
-    wait: Annotated[float, typer.Option(min=0, metavar="S", help="Mean wait of a user after each reply.")] = 0.5,
+    wait: Annotated[
+        float, typer.Option(callback=_within(bounds.WAIT_S), metavar="S", help="Mean wait of a user after each reply.")
+    ] = 0.5,
     kinds: Annotated[
         str | None, typer.Option(metavar="KIND,…", help=f"{', '.join(KINDS)}; default: what is offered.")
     ] = None,
@@ -67,15 +85,28 @@ def main(
     thresholds: Annotated[Path, typer.Option(help="The limits, a TOML file.")] = DEFAULT_FILE,
     known_share: Annotated[
         float,
-        typer.Option(min=MIN_KNOWN_SHARE, max=1, help="Share of the requests that are compared with known answers."),
+        typer.Option(
+            callback=_within(bounds.KNOWN_SHARE), help="Share of the requests that are compared with known answers."
+        ),
     ] = 0.05,
     max_words: Annotated[
-        int | None, typer.Option(min=3, help="Longest text; default: as the model allows, 100 if it does not say.")
+        int | None,
+        typer.Option(
+            min=int(bounds.NUM_WORDS.least), help="Longest text; default: as the model allows, 100 if it does not say."
+        ),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="S", help="Longest wait for a reply.")] = 30.0,
-    step_s: Annotated[float, typer.Option(min=0.5, metavar="S", help="Seconds of each step of a search.")] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(callback=_within(bounds.TIMEOUT_S), metavar="S", help="Longest wait for a reply.")
+    ] = 30.0,
+    step_s: Annotated[
+        float, typer.Option(callback=_within(bounds.STEP_S), metavar="S", help="Seconds of each step of a search.")
+    ] = 10.0,
     target_ms: Annotated[
-        float | None, typer.Option(min=1, help="95th percentile that a search keeps; default: the thresholds' p95_ms.")
+        float | None,
+        typer.Option(
+            callback=_within(bounds.TARGET_MS),
+            help="95th percentile that a search keeps; default: the thresholds' p95_ms.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Other texts.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the folder with the results goes.")] = RESULTS_DIR,

@@ -7,6 +7,8 @@ user was started. Without the web page a missed limit makes the exit code 1.
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,14 @@ from locust.env import Environment
 from locust.runners import LocalRunner
 from rich.console import Console
 
+from loadtest import bounds
+from loadtest.bounds import Bounds
 from loadtest.errors import LoadTestError
 from loadtest.load import Pulse
 from loadtest.recorder import Recorder
 from loadtest.report import describe_plan, make_fault_table, make_table, plain_or_terminal, print_verdict
 from loadtest.shapes import Stage
-from loadtest.target import Address, find_target
+from loadtest.target import Address, Target, find_target
 from loadtest.texts import KINDS
 from loadtest.thresholds import DEFAULT_FILE, Thresholds, read_thresholds
 from loadtest.users import Caller
@@ -31,20 +35,37 @@ from loadtest.work import Options, Work, choose_kinds
 __all__ = ["Caller"]
 
 
+def _within(allowed: Bounds, read: Callable[[str], float] = float) -> Callable[[str], float]:
+    def check(text: str) -> float:
+        value = read(text)
+        if value not in allowed:
+            raise ArgumentTypeError(f"{text} is not {allowed}")
+        return value
+
+    # What is no number at all is told by this name.
+    check.__name__ = read.__name__
+    return check
+
+
 def add_options(parser: LocustArgumentParser) -> None:
     """Our options beside Locust's."""
 
     def add(name: str, **more: Any) -> None:
         parser.add_argument(name, include_in_web_ui=False, **more)
 
-    add("--wait", type=float, default=0.5, help="Mean wait of a user after each reply, in seconds")
+    add("--wait", type=_within(bounds.WAIT_S), default=0.5, help="Mean wait of a user after each reply, in seconds")
     add("--openai-only", action="store_true", help="Nothing but POST /v1/embeddings with `input` and `model`")
     add("--model", help="Default: the only one that GET /v1/models lists")
     add("--api-key", env_var="LOADTEST_API_KEY", help="Sent as a bearer token")
     add("--thresholds", type=Path, default=DEFAULT_FILE, help="The limits, a TOML file")
-    add("--known-share", type=float, default=0.05, help="Share of the requests compared with known answers")
-    add("--max-words", type=int, help="Longest text; default: as the model allows")
-    add("--timeout", type=float, default=30.0, help="Longest wait for a reply, in seconds")
+    add(
+        "--known-share",
+        type=_within(bounds.KNOWN_SHARE),
+        default=0.05,
+        help="Share that is compared with known answers",
+    )
+    add("--max-words", type=_within(bounds.NUM_WORDS, int), help="Longest text; default: as the model allows")
+    add("--timeout", type=_within(bounds.TIMEOUT_S), default=30.0, help="Longest wait for a reply, in seconds")
 
 
 def prepare(environment: Environment, **_: Any) -> None:
@@ -59,7 +80,7 @@ def prepare(environment: Environment, **_: Any) -> None:
         limits = read_thresholds(options.thresholds)
         address = Address(environment.host, options.api_key, options.timeout)
         target = find_target(address, options.model, is_openai_only=options.openai_only)
-        kinds = choose_kinds(_kinds(options), target, is_openai_only=options.openai_only)
+        kinds = _kinds(options, target)
         work = Work(target, Options(kinds, options.known_share, limits.max_delta, options.max_words))
         work.prepare()
     except LoadTestError as error:
@@ -72,9 +93,15 @@ def prepare(environment: Environment, **_: Any) -> None:
     describe_plan(console, work, options.wait)
 
 
-def _kinds(options: Any) -> tuple[str, ...]:
-    wanted = options.tags or (KINDS if options.exclude_tags else ())
-    return tuple(name for name in wanted if name not in (options.exclude_tags or ()))
+def _kinds(options: Any, target: Target) -> tuple[str, ...]:
+    excluded = options.exclude_tags or ()
+    if unknown := [name for name in excluded if name not in KINDS]:
+        raise LoadTestError(f"no kind named {', '.join(unknown)}; there are {', '.join(KINDS)}")
+    wanted = choose_kinds(options.tags or (), target, is_openai_only=options.openai_only)
+    kinds = tuple(name for name in wanted if name not in excluded)
+    if not kinds:
+        raise LoadTestError(f"--exclude-tags {' '.join(excluded)} leaves no kind")
+    return kinds
 
 
 class _Judge:

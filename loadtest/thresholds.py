@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from loadtest.bounds import KNOWN_SHARE
 from loadtest.errors import LoadTestError
-from loadtest.work import MIN_KNOWN_SHARE
 
 DEFAULT_FILE = Path(__file__).with_name("thresholds.toml")
 
@@ -45,7 +45,7 @@ class Thresholds(_Table):
 
     max_failure_ratio: float = Field(ge=0, lt=1)
     min_per_s: float = Field(ge=0)
-    min_compared_share: float = Field(ge=MIN_KNOWN_SHARE, le=1)
+    min_compared_share: float = Field(ge=KNOWN_SHARE.least, le=1)
     max_delta: float = Field(gt=0)
     max_lateness_ms: float = Field(gt=0)
     max_gap_s: float = Field(gt=0)

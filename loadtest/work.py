@@ -14,12 +14,12 @@ import orjson
 
 from loadtest import checks
 from loadtest.answers import KnownAnswers, check_distinct, compare_attention, compare_vectors
+from loadtest.bounds import KNOWN_SHARE
 from loadtest.errors import BadReply, LoadTestError, judging
 from loadtest.target import EMBEDDINGS, ENCODE, Target
 from loadtest.texts import KINDS, Kind, make_texts, max_words
 
 NUM_KNOWN = 8  # texts of each kind with known answers; a list needs as many as it is long
-MIN_KNOWN_SHARE = 0.01
 # A user waits this many times the mean wait, evenly spread: users with one wait would move in step.
 WAIT_SPREAD = (0.5, 1.5)
 NUM_BODIES = 64  # different requests of each kind, sent in a random order
@@ -39,8 +39,8 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not MIN_KNOWN_SHARE <= self.known_share <= 1:
-            raise LoadTestError(f"the known share must be from {MIN_KNOWN_SHARE} to 1, got {self.known_share:g}")
+        if self.known_share not in KNOWN_SHARE:
+            raise LoadTestError(f"the known share must be {KNOWN_SHARE}, got {self.known_share:g}")
 
 
 @dataclass(frozen=True, slots=True)

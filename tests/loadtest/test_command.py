@@ -10,6 +10,7 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.target import Address, Target, find_target
+from loadtest.texts import KINDS
 from loadtest.work import Options, Work, choose_kinds
 from tests.fixtures.live import free_port
 from tests.loadtest.command import finish, loadtest, start, start_loadtest
@@ -117,6 +118,63 @@ def test_one_line_says_what_is_wrong(tmp_path: Path, words: tuple[str, ...], sai
     assert done.code == 1
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("--wait", "nan", "from 0 to 3600"),
+        ("--wait", "-1", "from 0 to 3600"),
+        ("--timeout", "inf", "from 0.1 to 3600"),
+        ("--timeout", "0", "from 0.1 to 3600"),
+        ("--known-share", "nan", "from 0.01 to 1"),
+        ("--max-words", "2", None),
+        ("--duration", "inf", "from 2 to 2.592e+06"),
+        ("--step-s", "nan", "from 0.5 to 3600"),
+        ("--target-ms", "nan", "from 1 to 3.6e+06"),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused(tmp_path: Path, option: str, value: str, allowed: str | None) -> None:
+    done = loadtest(tmp_path, "--url", "http://127.0.0.1:1", option, value)
+    assert (done.code, "Traceback" in done.output) == (2, False), done.output
+    assert option in done.output
+    assert allowed is None or f"{value} is not {allowed}" in done.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--wait", "nan", "nan is not from 0 to 3600"),
+        ("--wait", "-1", "-1 is not from 0 to 3600"),
+        ("--wait", "banana", "invalid float value: 'banana'"),
+        ("--timeout", "inf", "inf is not from 0.1 to 3600"),
+        ("--known-share", "0", "0 is not from 0.01 to 1"),
+        ("--max-words", "2", "2 is not at least 3"),
+        ("--max-words", "7.5", "invalid int value: '7.5'"),
+    ],
+)
+def test_the_locustfile_refuses_numbers_out_of_bounds(tmp_path: Path, option: str, value: str, told: str) -> None:
+    words = ("-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "--host", "http://127.0.0.1:1")
+    done = finish(start(*words, f"{option}={value}"), tmp_path)
+    assert (done.code, "Traceback" in done.output) == (2, False), done.output
+    assert f"argument {option}: {told}" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--exclude-tags", *KINDS), f"loadtest: --exclude-tags {' '.join(KINDS)} leaves no kind"),
+        (("--tags", "short", "--exclude-tags", "short"), "loadtest: --exclude-tags short leaves no kind"),
+        (("--exclude-tags", "shrot"), "loadtest: no kind named shrot"),
+        # A server without attention has no part in it.
+        (("--exclude-tags", "list32"), "requests: short 36%, passage 27%, mixed 36%"),
+    ],
+)
+def test_excluded_kinds_are_those_that_are_not_sent(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
+    with stub_address() as (_, address):
+        command = ("-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "--host", address.url, "-t", "1s")
+        done = finish(start(*command, *words), tmp_path)
+    assert told in done.output
 
 
 @pytest.mark.parametrize("kinds", ["", " , "])
