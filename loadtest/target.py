@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import time
 import urllib.error
@@ -9,6 +10,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -66,8 +68,7 @@ def find_target(address: Address, model: str | None, *, is_openai_only: bool) ->
     is_openai_only: nothing but `/v1/embeddings` with its standard fields is to be used.
     Raises LoadTestError: no URL, no answer, no such model, or a choice that the user has to make.
     """
-    if not re.match(r"https?://[^/]", address.url):
-        raise LoadTestError(f"{address.url!r} is no URL of a server: http://HOST:PORT is")
+    _check(address)
     try:
         listed = _listed_models(address)
     except BadReply as fault:
@@ -81,15 +82,32 @@ def find_target(address: Address, model: str | None, *, is_openai_only: bool) ->
     if name not in listed:
         raise LoadTestError(f"{address.root} has no model {name}; it has {', '.join(listed) or 'none'}")
     entry = listed[name]
-    limit = entry.get("max_input_tokens")
+    limit: object = entry.get("max_input_tokens")
     return Target(
         address.root,
         name,
         address.headers,
         address.timeout_s,
-        limit if isinstance(limit, int) else None,
+        limit if type(limit) is int and limit > 0 else None,
         bool(entry.get("attention")) and not is_openai_only,
     )
+
+
+def _check(address: Address) -> None:
+    """Raise LoadTestError for what is no URL of a server, without its password, and for a key that is no header."""
+    # The password is cut off by hand: what cannot be parsed must not be told whole either.
+    url = re.sub(r"//[^/?#]*@", "//…@", address.url)
+    try:
+        parts = urlsplit(address.url)
+        is_url = bool(parts.hostname) and parts.port != 0 and not (parts.query or parts.fragment)
+    except ValueError:
+        is_url = False
+    if not is_url or not re.fullmatch(r"https?://\S+", address.url):
+        raise LoadTestError(f"{url!r} is no URL of a server: http://HOST:PORT is")
+    if url != address.url:
+        raise LoadTestError(f"{url}: no name or password is sent, but a key, --api-key")
+    if not re.fullmatch(r"[!-~]*", address.api_key or ""):
+        raise LoadTestError("--api-key: has characters that no key can have")
 
 
 def is_ready(url: str, timeout_s: float = 2.0) -> bool:
@@ -104,24 +122,35 @@ def is_ready(url: str, timeout_s: float = 2.0) -> bool:
 def _listed_models(address: Address) -> dict[str, dict[str, Any]]:
     body = _send(urllib.request.Request(address.root + MODELS, headers=address.headers), address.timeout_s)
     try:
-        return {str(entry["id"]): entry for entry in orjson.loads(body)["data"]}
+        listed: dict[str, dict[str, Any]] = {entry["id"]: entry for entry in orjson.loads(body)["data"]}
+        if all(isinstance(name, str) for name in listed):
+            return listed
     except (ValueError, KeyError, TypeError):
-        raise BadReply("status 200", "but not a list of models in OpenAI's form") from None
+        pass
+    raise BadReply("status 200", "but not a list of models in OpenAI's form")
 
 
 def _send(request: urllib.request.Request, timeout_s: float) -> bytes:
     started_s = time.monotonic()
     try:
-        with _open(request, timeout=timeout_s) as answer:
-            status, body = answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            status, body = error.code, error.read()
-    except ValueError as error:
+        status, body = _exchange(request, timeout_s)
+    except (ValueError, http.client.InvalidURL) as error:
         raise LoadTestError(f"{request.full_url}: {error}") from None
+    except http.client.HTTPException as error:
+        raise BadReply("no whole answer", str(error) or type(error).__name__) from None
     except OSError as error:
         if time.monotonic() - started_s >= timeout_s:
             raise BadReply("no answer in time", f"{timeout_s:g} s", is_overload=True) from None
         raise BadReply("no answer", str(getattr(error, "reason", error))) from None
     check_status(status, body)
-    return bytes(body)
+    return body
+
+
+def _exchange(request: urllib.request.Request, timeout_s: float) -> tuple[int, bytes]:
+    """-> status, body"""
+    try:
+        answer = _open(request, timeout=timeout_s)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        return int(answer.status), bytes(answer.read())

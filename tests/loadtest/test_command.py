@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -24,6 +26,27 @@ def stub_address(**fields: object) -> Iterator[tuple[Stub, Address]]:
     stub = Stub(**fields)  # type: ignore[arg-type]
     with serving(stub) as url:
         yield stub, Address(url, timeout_s=5)
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """A server that answers everybody with these bytes; its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    with listener.accept()[0] as client:
+                        client.recv(65_536)
+                        client.sendall(answer)
+
+        thread = Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def test_the_only_model_is_found_and_the_url_may_end_in_v1() -> None:
@@ -60,6 +83,70 @@ def test_a_server_without_a_list_of_models_needs_the_name() -> None:
 def test_nobody_there_is_told() -> None:
     with pytest.raises(LoadTestError, match="is the server running"):
         find_target(Address(f"http://127.0.0.1:{free_port()}"), None, is_openai_only=False)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "",
+            "http://",
+            "http:///v1",
+            "http://[::1",
+            "http://host:abc",
+            "http://host:99999",
+            "http://a b",
+            "http://a/\n",
+        ),
+        *("ftp://host", "file:///etc/hostname", "http://host/v1?x=1", "http://host/#x"),
+    ],
+)
+def test_what_is_no_url_of_a_server_is_told(url: str) -> None:
+    with pytest.raises(LoadTestError, match=r"is no URL of a server: http://HOST:PORT is"):
+        find_target(Address(url), None, is_openai_only=False)
+
+
+@pytest.mark.parametrize("url", ["http://user:secret@host:1/v1", "http://user:secret@[::1", "http://secret@host"])
+def test_a_password_in_the_url_is_refused_and_not_told(url: str) -> None:
+    with pytest.raises(LoadTestError, match=r"//…@") as caught:
+        find_target(Address(url), None, is_openai_only=False)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["se\ncret", "secret ", "ключ"])
+def test_a_key_that_cannot_be_sent_is_refused_and_not_told(key: str) -> None:
+    with pytest.raises(LoadTestError, match="--api-key: has characters that no key can have") as caught:
+        find_target(Address("http://127.0.0.1:1", key), None, is_openai_only=False)
+    assert key not in str(caught.value)
+
+
+LISTED = b'{"data": [{"id": "m"}]}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"nonsense\r\n\r\n", "no whole answer: nonsense"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", "no whole answer: got more than 65536 bytes"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n" + LISTED, r"no whole answer: IncompleteRead"),
+        (b"HTTP/1.1 500 Any\r\nContent-Length: 500\r\n\r\n{", r"no whole answer: IncompleteRead"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "no whole answer: IncompleteRead"),
+        (b"HTTP/1.1 302 Any\r\nLocation: /v1/models\r\nContent-Length: 0\r\n\r\n", "status 302"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000, "not a list of models"),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"data": [{"id": null}]}', "not a list of models"),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"data": [{"id": []}]}', "not a list of models"),
+    ],
+)
+def test_an_answer_that_is_not_whole_is_told_and_not_a_traceback(answer: bytes, told: str) -> None:
+    with answering(answer) as url, pytest.raises(LoadTestError, match=told):
+        find_target(Address(url, timeout_s=5), None, is_openai_only=False)
+
+
+@pytest.mark.parametrize(("limit", "taken"), [("512", 512), ("0", None), ("-5", None), ("true", None), ("1.5", None)])
+def test_a_limit_of_tokens_that_is_none_is_not_taken_for_one(limit: str, taken: int | None) -> None:
+    body = f'{{"data": [{{"id": "m", "max_input_tokens": {limit}}}]}}'
+    with answering(f"HTTP/1.1 200 OK\r\n\r\n{body}".encode()) as url:
+        assert find_target(Address(url), None, is_openai_only=False).max_input_tokens == taken
 
 
 def test_kinds_are_those_that_the_server_offers() -> None:
@@ -110,7 +197,7 @@ def test_another_share_is_refused(share: float) -> None:
         (("--thresholds", "nowhere.toml"), "loadtest: nowhere.toml: No such file or directory\n"),
         (("--url", "http://127.0.0.1:1"), "is the server running?"),
         (("--url", "127.0.0.1:8000"), "loadtest: '127.0.0.1:8000' is no URL of a server: http://HOST:PORT is\n"),
-        (("--url", "file:///etc/hostname"), "is no URL of a server"),
+        (("--url", "http://[::1"), "is no URL of a server"),
     ],
 )
 def test_one_line_says_what_is_wrong(tmp_path: Path, words: tuple[str, ...], said: str) -> None:

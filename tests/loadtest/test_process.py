@@ -36,7 +36,8 @@ def test_lateness_is_that_of_the_work_of_others(tmp_path: Path, busy_s: float, l
 
 def test_what_tests_import_does_not_patch_the_process(tmp_path: Path) -> None:
     names = (
-        "answers bounds capacity checks corpus recorder report samples server shapes target texts thresholds verdicts work"
+        "answers bounds capacity checks corpus errors recorder report samples server shapes target texts thresholds "
+        "verdicts work"
     ).split()
     code = "import sys; sys.modules['locust'] = sys.modules['gevent'] = None\n"
     done = finish(start("-c", code + "\n".join(f"import loadtest.{name}" for name in names)), tmp_path)
