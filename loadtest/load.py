@@ -110,10 +110,12 @@ class Load:
 
     def write(self, folder: Path) -> None:
         """Locust's own report as `report.html`, its tables as `stats.csv` and `failures.csv`."""
-        (folder / "report.html").write_text(get_html_report(self._environment, show_download_link=False))
+        (folder / "report.html").write_text(
+            get_html_report(self._environment, show_download_link=False), encoding="utf-8"
+        )
         tables = StatsCSV(self._environment, PERCENTILES_TO_REPORT)
         for name, write in (("stats.csv", tables.requests_csv), ("failures.csv", tables.failures_csv)):
-            with (folder / name).open("w", newline="") as file:
+            with (folder / name).open("w", encoding="utf-8", newline="") as file:
                 write(csv.writer(file))
 
     def _watch_all(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -29,7 +31,9 @@ _PLAIN_WIDTH = 160
 
 
 def plain_or_terminal() -> Console:
-    """A console that is wide enough for the tables where there is no terminal."""
+    """A console that is wide enough for the tables where there is no terminal, and that prints in any encoding."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     console = Console()
     return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
 
@@ -156,7 +160,7 @@ def write_result(
         "capacity": None if capacity is None else asdict(capacity) | {"per_s": capacity.per_s, "bound": capacity.bound},
     }
     file = folder / "result.json"
-    file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return file
 
 

@@ -137,7 +137,7 @@ def _send(request: urllib.request.Request, timeout_s: float) -> bytes:
     except (ValueError, http.client.InvalidURL) as error:
         raise LoadTestError(f"{request.full_url}: {error}") from None
     except http.client.HTTPException as error:
-        raise BadReply("no whole answer", str(error) or type(error).__name__) from None
+        raise BadReply("no whole answer", " ".join(str(error).split()) or type(error).__name__) from None
     except OSError as error:
         if time.monotonic() - started_s >= timeout_s:
             raise BadReply("no answer in time", f"{timeout_s:g} s", is_overload=True) from None

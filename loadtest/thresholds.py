@@ -14,7 +14,7 @@ DEFAULT_FILE = Path(__file__).with_name("thresholds.toml")
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class Latencies(_Table):
@@ -58,10 +58,12 @@ class Thresholds(_Table):
 def read_thresholds(file: Path = DEFAULT_FILE) -> Thresholds:
     """The limits in a file. Raises LoadTestError naming every key that is missing, unknown or impossible."""
     try:
-        return Thresholds.model_validate(tomllib.loads(file.read_text()))
+        return Thresholds.model_validate(tomllib.loads(file.read_text("utf-8-sig")))
     except OSError as error:
         raise LoadTestError(f"{file}: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise LoadTestError(f"{file}: is not UTF-8: {error.reason} at byte {error.start}") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise LoadTestError(f"{file}: {error}") from None
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, one['loc']))}: {_TOLD.get(one['type'], one['msg'])}" for one in error.errors()]

@@ -27,11 +27,11 @@ class Done:
     result: dict[str, Any] | None
 
 
-def start(*words: str) -> subprocess.Popen[str]:
-    """Start Python with these words and do not wait."""
+def start(*words: str, **variables: str) -> subprocess.Popen[str]:
+    """Start Python with these words, and other variables, and do not wait."""
     command = [sys.executable, *words]
     return subprocess.Popen(
-        command, cwd=ROOT, env=_ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, cwd=ROOT, env=_ENVIRONMENT | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
@@ -44,7 +44,7 @@ def finish(process: subprocess.Popen[str], out: Path, timeout_s: float = 120) ->
     """Wait for it."""
     output, _ = process.communicate(timeout=timeout_s)
     files: Sequence[Path] = sorted(out.glob("*/result.json"))
-    return Done(process.returncode, output, json.loads(files[-1].read_text()) if files else None)
+    return Done(process.returncode, output, json.loads(files[-1].read_bytes()) if files else None)
 
 
 def loadtest(out: Path, *words: str) -> Done:
@@ -59,10 +59,10 @@ def write_limits(file: Path, latency_ms: float, **others: float) -> Path:
     """
     lines, changed = [], others
     tables = {"[p95_ms]": latency_ms, "[p99_ms]": latency_ms, "[max_ms]": 5 * latency_ms}
-    for line in DEFAULT_FILE.read_text().splitlines():
+    for line in DEFAULT_FILE.read_text("utf-8").splitlines():
         key = line.split(" ")[0]
         if key.startswith("["):
             changed = dict.fromkeys(KINDS, tables[key]) if key in tables else others
         lines.append(f"{key} = {changed[key]}" if key in changed else line)
-    file.write_text("\n".join(lines))
+    file.write_text("\n".join(lines), "utf-8")
     return file

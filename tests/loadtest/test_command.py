@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
@@ -13,7 +14,7 @@ import pytest
 from loadtest.errors import LoadTestError
 from loadtest.target import Address, Target, find_target
 from loadtest.texts import KINDS
-from loadtest.work import Options, Work, choose_kinds
+from loadtest.work import NUM_KNOWN, Options, Work, choose_kinds
 from tests.fixtures.live import free_port
 from tests.loadtest.command import finish, loadtest, start, start_loadtest
 from tests.loadtest.stub import Reply, Stub, serving
@@ -138,8 +139,9 @@ LISTED = b'{"data": [{"id": "m"}]}'
     ],
 )
 def test_an_answer_that_is_not_whole_is_told_and_not_a_traceback(answer: bytes, told: str) -> None:
-    with answering(answer) as url, pytest.raises(LoadTestError, match=told):
+    with answering(answer) as url, pytest.raises(LoadTestError, match=told) as caught:
         find_target(Address(url, timeout_s=5), None, is_openai_only=False)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("limit", "taken"), [("512", 512), ("0", None), ("-5", None), ("true", None), ("1.5", None)])
@@ -262,6 +264,23 @@ def test_excluded_kinds_are_those_that_are_not_sent(tmp_path: Path, words: tuple
         command = ("-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "--host", address.url, "-t", "1s")
         done = finish(start(*command, *words), tmp_path)
     assert told in done.output
+
+
+def test_a_process_without_any_encoding_writes_utf_8_and_says_what_it_can(tmp_path: Path) -> None:
+    class French(Stub):
+        def answer(self, path: str, body: bytes) -> Reply:
+            reply = super().answer(path, body)
+            is_over = len(self.bodies) > NUM_KNOWN
+            return replace(reply, status=500, spoil=lambda _: "défaut".encode()) if is_over else reply
+
+    no_encoding = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    with serving(French()) as url:
+        words = ("--url", url, "--kinds", "short", "--users", "1", "--duration", "2", "--out", str(tmp_path))
+        done = finish(start("-m", "loadtest", *words, **no_encoding), tmp_path)
+    assert (done.code, "Traceback" in done.output) == (1, False), done.output
+    assert r"Most often: short: status 500: d\xe9faut" in done.output
+    assert done.result is not None
+    assert any("défaut" in fault for fault in done.result["faults"])
 
 
 @pytest.mark.parametrize("kinds", ["", " , "])

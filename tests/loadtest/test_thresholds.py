@@ -34,6 +34,11 @@ def test_the_shipped_limits_are_whole_and_cover_every_kind() -> None:
         ("min_per_s = 1.0", 'min_per_s = "many"', "min_per_s: "),
         ("min_compared_share = 0.01", "min_compared_share = 0.001", "min_compared_share: "),
         ("min_per_s = 1.0", "min_per_s =", "Invalid value"),
+        ("min_per_s = 1.0", 'min_per_s = "1.0"', "min_per_s: Input should be a valid number"),
+        ("min_per_s = 1.0", "min_per_s = true", "min_per_s: Input should be a valid number"),
+        ("min_per_s = 1.0", "min_per_s = nan", "min_per_s: "),
+        ("min_per_s = 1.0", "min_per_s = " + "9" * 400, "min_per_s: "),
+        ("min_per_s = 1.0", "min_per_s = " + "[" * 10_000, "recursion"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -42,6 +47,16 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, words: str) 
         read_thresholds(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert words in str(caught.value)
+
+
+def test_a_file_is_read_as_utf_8_with_or_without_its_mark(tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    text = DEFAULT_FILE.read_text("utf-8")
+    file.write_text(text, "utf-8-sig")
+    assert read_thresholds(file) == read_thresholds()
+    file.write_text(text, "utf-16")
+    with pytest.raises(LoadTestError, match=r"limits\.toml: is not UTF-8: invalid start byte at byte 0"):
+        read_thresholds(file)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
