@@ -123,19 +123,6 @@ def test_a_bad_bundle_is_told_before_the_port_opens(tmp_path: Path) -> None:
         assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("environ", "url"),
-    [
-        ({}, "http://127.0.0.1:8000/health/ready"),
-        ({"QKV_HOST": "0.0.0.0", "QKV_PORT": "9001"}, "http://127.0.0.1:9001/health/ready"),
-        ({"QKV_HOST": "::", "QKV_PORT": "tcp://10.0.0.1:8000"}, "http://[::1]:8000/health/ready"),
-        ({"QKV_HOST": "10.1.2.3"}, "http://10.1.2.3:8000/health/ready"),
-    ],
-)
-def test_the_probe_asks_the_server_that_the_environment_configures(environ: dict[str, str], url: str) -> None:
-    assert health.default_url(environ) == url
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3])
 def test_a_signal_at_any_moment_of_the_start_ends_well(

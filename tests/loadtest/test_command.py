@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -15,6 +13,7 @@ from loadtest.errors import LoadTestError
 from loadtest.target import Address, Target, find_target
 from loadtest.texts import KINDS
 from loadtest.work import NUM_KNOWN, Options, Work, choose_kinds
+from tests.fixtures.answering import answering
 from tests.fixtures.live import free_port
 from tests.loadtest.command import finish, loadtest, start, start_loadtest
 from tests.loadtest.stub import Reply, Stub, serving
@@ -27,27 +26,6 @@ def stub_address(**fields: object) -> Iterator[tuple[Stub, Address]]:
     stub = Stub(**fields)  # type: ignore[arg-type]
     with serving(stub) as url:
         yield stub, Address(url, timeout_s=5)
-
-
-@contextmanager
-def answering(answer: bytes) -> Iterator[str]:
-    """A server that answers everybody with these bytes; its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    with listener.accept()[0] as client:
-                        client.recv(65_536)
-                        client.sendall(answer)
-
-        thread = Thread(target=serve)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
 
 
 def test_the_only_model_is_found_and_the_url_may_end_in_v1() -> None:
