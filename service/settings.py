@@ -22,6 +22,10 @@ PREFIX = "QKV_"
 # Kubernetes injects these for a Service named qkv: QKV_PORT=tcp://…, QKV_SERVICE_HOST, QKV_PORT_8000_TCP_ADDR, …
 _SERVICE_LINK = re.compile(r"QKV_(SERVICE_(HOST|PORT)\w*|PORT_\d+_(TCP|UDP)\w*)$")
 
+# Beyond any machine: a number that is larger was not meant, and no counter has to hold it.
+_MOST_BYTES = 2**40
+_MOST = 10**9
+
 Truncate = Literal["error", "left", "right"]
 
 
@@ -44,11 +48,16 @@ class Settings(BaseSettings):
     )
 
     # what it takes
-    max_body_bytes: int = Field(16 * 2**20, ge=1024, description="Largest request body, in bytes.")
-    max_items: int = Field(2048, ge=1, description="Most inputs in one request.")
-    max_text_chars: int = Field(500_000, ge=1, description="Most characters in one text, checked before tokenising.")
+    max_body_bytes: int = Field(16 * 2**20, ge=1024, le=_MOST_BYTES, description="Largest request body, in bytes.")
+    max_items: int = Field(2048, ge=1, le=_MOST, description="Most inputs in one request.")
+    max_text_chars: int = Field(
+        500_000, ge=1, le=_MOST, description="Most characters in one text, checked before tokenising."
+    )
     max_response_bytes: int = Field(
-        128 * 2**20, ge=1024, description="Largest answer, in bytes, estimated before anything is computed."
+        128 * 2**20,
+        ge=1024,
+        le=_MOST_BYTES,
+        description="Largest answer, in bytes, estimated before anything is computed.",
     )
     truncate: Truncate = Field(
         "error", description="What happens to a text over the limit when a request does not say."
@@ -58,12 +67,17 @@ class Settings(BaseSettings):
     )
 
     max_answers_bytes: int = Field(
-        2**29, ge=1024, description="Most bytes of answers being made and sent, all requests together; above it 429."
+        2**29,
+        ge=1024,
+        le=_MOST_BYTES,
+        description="Most bytes of answers being made and sent, all requests together; above it 429.",
     )
 
     # how it queues
-    max_queue_tokens: int = Field(1_000_000, ge=1, description="Most tokens waiting or running; above it 429.")
-    max_call_tokens: int = Field(1024, ge=1, description="Most padded tokens in one call of the model (CPU).")
+    max_queue_tokens: int = Field(
+        1_000_000, ge=1, le=_MOST, description="Most tokens waiting or running; above it 429."
+    )
+    max_call_tokens: int = Field(1024, ge=1, le=_MOST, description="Most padded tokens in one call of the model (CPU).")
     request_timeout_s: float = Field(300.0, gt=0, le=86_400, description="Longest life of a request; then 504.")
 
     # where it runs
@@ -72,7 +86,7 @@ class Settings(BaseSettings):
     )
     device_id: int = Field(0, ge=0, le=1023, description="Which GPU, as the driver counts them.")
     gpu_memory_bytes: int = Field(
-        0, ge=0, description="Most GPU memory that the model's arena may take, in bytes; 0 = no limit."
+        0, ge=0, le=_MOST_BYTES, description="Most GPU memory that the model's arena may take, in bytes; 0 = no limit."
     )
     tf32: bool = Field(
         False, description="Let a GPU multiply float32 with 10 bits of mantissa: faster, and no longer float32."
@@ -80,14 +94,14 @@ class Settings(BaseSettings):
     num_threads: int = Field(
         0,
         ge=0,
-        le=1024,
+        le=256,
         description=f"CPU threads for the model; 0 = as cgroup and affinity allow, at most {MAX_DEFAULT_THREADS}.",
     )
     canary_interval_s: float = Field(
         10.0, gt=0, le=3600, description="Seconds without a call after which readiness is proved by a probe."
     )
     stuck_after_s: float = Field(
-        30.0, gt=0, le=3600, description="Seconds in one call of the model after which the server is not ready."
+        30.0, ge=1, le=3600, description="Seconds in one call of the model after which the server is not ready."
     )
 
     # what it tells
