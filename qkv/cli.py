@@ -15,6 +15,13 @@ from service.errors import StartupError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
+_PRECISIONS: dict[str, Literal["float32", "float16"]] = {
+    "float32": "float32",
+    "fp32": "float32",
+    "float16": "float16",
+    "fp16": "float16",
+}
+
 BundleDir = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A directory with manifest.json.")]
 
 
@@ -50,7 +57,8 @@ def export(
     out: Annotated[Path | None, typer.Option(help="Where the bundle goes; default bundles/NAME.")] = None,
     name: Annotated[str | None, typer.Option(help="The model's name in the API; default the source's.")] = None,
     precision: Annotated[
-        Literal["float32", "float16"], typer.Option(help="Of weights and hidden states; float16 is for GPUs.")
+        Literal["float32", "float16", "fp32", "fp16"],
+        typer.Option(help="Of weights and hidden states; float16 (fp16) is for GPUs."),
     ] = "float32",
     goldens: Annotated[Path | None, typer.Option(help="Stored outputs of the reference: proof without torch.")] = None,
     unproved: Annotated[
@@ -69,7 +77,7 @@ def export(
     """Turn a model into a verified bundle. Exits with 1 when the source or the proof is not right."""
     from qkv.build import BuildOptions, build
 
-    options = BuildOptions(out, name, precision, goldens, unproved, force, checkpoint, kwargs, signature)
+    options = BuildOptions(out, name, _PRECISIONS[precision], goldens, unproved, force, checkpoint, kwargs, signature)
     with _one_line_errors():
         build(source, options)
 

@@ -22,7 +22,7 @@ def write_half(weights: Path, tensors: Mapping[str, StoredTensor], target: Path)
     """Write tensors of a weights file as float16. -> canonical name → where it lies in `target`
 
     tensors: canonical name → where it lies in `weights`, float32. The same values give the same bytes, whatever the
-    order. Raises ExportError naming every tensor that does not fit, and its largest value.
+    order. Raises ExportError naming every tensor that does not fit, and why.
     """
     published = np.memmap(weights, dtype=np.uint8, mode="r")
     halves, faults = {}, []
@@ -31,11 +31,17 @@ def write_half(weights: Path, tensors: Mapping[str, StoredTensor], target: Path)
         values = np.frombuffer(content.tobytes(), dtype="<f4").reshape(stored.shape)
         halves[name] = _round(values)
         if not np.isfinite(halves[name]).all():
-            faults.append(f"{name}: the largest value is {np.abs(values).max():g}, float16 ends at {_LARGEST:g}")
+            faults.append(f"{name}: {_why(values)}")
     if faults:
         raise ExportError("the weights do not fit float16", faults)
     target.write_bytes(save(halves))
     return read_header(target)
+
+
+def _why(values: NDArray[np.float32]) -> str:
+    if num_nan := int(np.isnan(values).sum()):
+        return f"{num_nan} of {values.size} values are NaN"
+    return f"the largest value is {np.abs(values).max():g}, float16 ends at {_LARGEST:g}"
 
 
 def _round(values: NDArray[np.float32]) -> NDArray[np.float16]:

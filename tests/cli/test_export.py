@@ -28,6 +28,13 @@ def test_export_proves_against_pytorch_and_prints_the_worst_cases(qkv: Run, tiny
     assert "attention" in done.stdout
 
 
+@pytest.mark.parametrize(("word", "precision"), [("fp32", "float32"), ("fp16", "float16")])
+def test_a_precision_has_a_short_name(qkv: Run, tiny_models: Path, tmp_path: Path, word: str, precision: str) -> None:
+    done = qkv("export", str(tiny_models / "bert_mean"), "--precision", word, "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert f"bert_mean: {precision}, proof pytorch" in done.stdout
+
+
 def test_float16_is_exported_listed_and_proved_again(qkv: Run, tiny_models: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     done = qkv("export", str(tiny_models / "bert_mean"), "--precision", "float16", "--out", out)
