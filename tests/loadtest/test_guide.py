@@ -48,6 +48,15 @@ def test_defaults_of_the_shapes(tmp_path: Path) -> None:
         assert default == wanted.removeprefix(", ")
 
 
+def test_how_much_is_found() -> None:
+    (said,) = re.findall(r"one wrong in (\d+), (\d+) vectors find (\d+) % and (\d+) find (\d+) %", GUIDE)
+    one_in, *found = map(int, said)
+    for num_vectors, percent in zip(found[::2], found[1::2], strict=True):
+        assert round(100 * (1 - (1 - 1 / one_in) ** num_vectors)) == percent
+    assert round(100 * (1 - (1 - 1 / 10_000) ** 500)) == 5
+    assert "One wrong in 10,000 is found by 5 % of such runs" in GUIDE
+
+
 def test_limits() -> None:
     keys = set(re.findall(r"`([\w.]+)`", " ".join(table("Limits"))))
     wanted = set(Thresholds.model_fields) - {"soak"} | {f"soak.{key}" for key in SoakLimits.model_fields}
