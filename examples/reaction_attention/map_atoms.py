@@ -41,7 +41,8 @@ def read_weights(answer: Mapping[str, Any]) -> Array:
     """The weights in an answer: [tokens, tokens], rows attend to columns."""
     (layer,) = answer["data"][0]["attention"]
     weights = np.frombuffer(b64decode(layer["weights"]), "<f4").reshape(layer["shape"])
-    return weights[0].astype(np.float64)
+    one: Array = weights[0].astype(np.float64)
+    return one
 
 
 def ask(url: str, body: Mapping[str, Any]) -> dict[str, Any]:

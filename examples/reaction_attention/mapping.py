@@ -37,7 +37,8 @@ def cross_weights(reaction: Reaction, weights: Array) -> Array:
     weights: [tokens, tokens], rows attend to columns
     -> [product atoms, reactant atoms]
     """
-    return weights[np.ix_(_positions(reaction.products), _positions(reaction.reactants))]
+    found: Array = weights[np.ix_(_positions(reaction.products), _positions(reaction.reactants))]
+    return found
 
 
 def map_atoms(reaction: Reaction, weights: Array) -> list[Pair]:
@@ -77,7 +78,8 @@ def _same_element(reaction: Reaction) -> Array:
     products, reactants = (
         np.array([atom.element for atom in side]) for side in (reaction.products, reaction.reactants)
     )
-    return (products[:, None] == reactants).astype(np.float64)
+    same: Array = (products[:, None] == reactants).astype(np.float64)
+    return same
 
 
 def _adjacency(bonds: Iterable[tuple[int, int]], size: int) -> NDArray[np.bool_]:
