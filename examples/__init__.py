@@ -1,0 +1,1 @@
+"""Models of other people's making, exported and served as a user would."""
