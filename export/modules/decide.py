@@ -69,7 +69,7 @@ class _Probe:
             difference = relative_difference(found[spec.name], expected[spec.name], masks.real(spec))
             if not difference.size or float(difference.max()) <= self.limit:
                 continue
-            return f"{spec.name} changes by {float(difference.max()):.2g}, relative to its largest value"
+            return f"{spec.name} changes by {float(difference.max()):.2g}, relative to the largest that changes"
         return None
 
 

@@ -46,6 +46,7 @@ def test_how_rows_may_share_calls_is_found_out(name: str, batching: str, takes_e
     [
         ("MixesRows", ['rows depend on each other: with another row beside them y changes by .*batching = "alone"']),
         ("IgnoresMask", ["the mask is not honoured: .* under a right mask y changes", "padding is not harmless"]),
+        ("Sentinels", ["rows depend on each other", "the mask is not honoured", "padding is not harmless"]),
         ("RightUnsaid", ['under a left mask mean changes by .*rows.masks = "right" if padding on the right']),
         ("Everything", ["outputs.y: not the same when the same call is made again: something is drawn at random"]),
         ("ShortTable", ["max_sizes.seq: 16 is the largest that works, got 2048: it fails at batch 1, seq 2048: Index"]),
