@@ -33,6 +33,8 @@ def decided(name: str) -> Decision:
         ("RightOnly", "padded", True),
         ("Recurrent", "equal_shapes", False),
         ("EqualShapes", "equal_shapes", True),
+        ("EveryPair", "padded", True),
+        ("AcrossPairs", "padded", True),
         ("Alone", "alone", False),
     ],
 )
@@ -47,6 +49,8 @@ def test_how_rows_may_share_calls_is_found_out(name: str, batching: str, takes_e
         ("MixesRows", ['rows depend on each other: with another row beside them y changes by .*batching = "alone"']),
         ("IgnoresMask", ["the mask is not honoured: .* under a right mask y changes", "padding is not harmless"]),
         ("Sentinels", ["rows depend on each other", "the mask is not honoured", "padding is not harmless"]),
+        ("ColumnsOnly", ["the mask is not honoured: inputs.mask: with other values in one of two groups"]),
+        ("AcrossLeaking", ["the mask is not honoured: inputs.mask: with other values in one of memory_seq that no "]),
         ("RightUnsaid", ['under a left mask mean changes by .*rows.masks = "right" if padding on the right']),
         ("Everything", ["outputs.y: not the same when the same call is made again: something is drawn at random"]),
         ("ShortTable", ["max_sizes.seq: 16 is the largest that works, got 2048: it fails at batch 1, seq 2048: Index"]),
