@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -22,6 +23,7 @@ Outputs = Mapping[str, Array]
 _FIRST_SIZE = 6
 _BATCH = 3
 _SEEDS = (101, 102)
+_PADDING_SEEDS = range(101, 105)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> De
     if signature.batching == "alone":
         return Decision("alone", takes_empty, tuple(faults))
     faults += _rows_are_independent(probe)
-    if signature.batching == "equal_shapes":
+    if signature.batching == "equal_shapes" or not manifest.max_sizes:  # without an axis that changes nothing is padded
         return Decision("equal_shapes", takes_empty, tuple(faults))
     reasons = [*_masks_are_honoured(probe), *_pairs_are_honoured(probe), *_padding_is_harmless(probe)]
     if reasons and not signature.has_mask and signature.batching is None:
@@ -251,19 +253,27 @@ def _under_mask(spec: TensorSpec, case: Case, other: Case) -> Array:
 
 
 def _padding_is_harmless(probe: _Probe) -> list[str]:
-    """More padding at the end, the same answer."""
-    case = probe.case("right" if probe.signature.has_mask else "full")
+    """More padding at the end, the same answer: at one position too, and for several values, since a largest value is
+    often that of no padding."""
+    kind: MaskKind = "right" if probe.signature.has_mask else "full"
+    smallest = dict.fromkeys(probe.manifest.max_sizes, 1)
+    for seed, sizes in product(_PADDING_SEEDS, (smallest, probe.layout.sizes)):
+        case = make_case(probe.manifest, replace(probe.layout, seed=seed, sizes=sizes, kind=kind), 0)
+        if why := _changed_by_padding(probe, case):
+            return [
+                f"padding is not harmless: with masked positions added at the end {why}; rows.batching = "
+                '"equal_shapes" serves it without padding'
+            ]
+    return []
+
+
+def _changed_by_padding(probe: _Probe, case: Case) -> str | None:
     sizes, limits = case.masks.sizes, probe.manifest.max_sizes
     wider = {axis: min(size + 3, limits[axis]) for axis, size in sizes.items()}
     raw = probe.run(pad_inputs(probe.manifest, case.inputs, wider))
     rows = range(case.batch)
     found = {spec.name: select_output(spec, raw[spec.name], rows, sizes) for spec in probe.signature.outputs}
-    if why := probe.changed(found, probe.run(case.inputs), case, rows):
-        return [
-            f"padding is not harmless: with masked positions added at the end {why}; rows.batching = "
-            '"equal_shapes" serves it without padding'
-        ]
-    return []
+    return probe.changed(found, probe.run(case.inputs), case, rows)
 
 
 def _takes_empty_rows(probe: _Probe) -> bool:

@@ -24,7 +24,8 @@ def load_weights(module: nn.Module, path: Path) -> None:
     """Fill a module from a safetensors file, exactly. Raises ExportError with every tensor that is missing, too many or
     of another shape or type.
 
-    Where two names are one tensor, either will do, and both must hold the same. A number may be stored in fewer bits than the module keeps it in.
+    Where two names are one tensor, either will do, and both must hold the same. A number may be stored in fewer bits
+    than the module keeps it in.
     """
     stored = _read_tensors(path)
     state = module.state_dict()

@@ -33,6 +33,7 @@ def decided(name: str) -> Decision:
         ("RightOnly", "padded", True),
         ("Recurrent", "equal_shapes", False),
         ("EqualShapes", "equal_shapes", True),
+        ("Largest", "equal_shapes", False),
         ("EveryPair", "padded", True),
         ("AcrossPairs", "padded", True),
         ("Alone", "alone", False),
@@ -50,7 +51,13 @@ def test_how_rows_may_share_calls_is_found_out(name: str, batching: str, takes_e
         ("IgnoresMask", ["the mask is not honoured: .* under a right mask y changes", "padding is not harmless"]),
         ("Sentinels", ["rows depend on each other", "the mask is not honoured", "padding is not harmless"]),
         ("ColumnsOnly", ["the mask is not honoured: inputs.mask: with other values in one of two groups"]),
-        ("AcrossLeaking", ["the mask is not honoured: inputs.mask: with other values in one of memory_seq that no "]),
+        (
+            "AcrossLeaking",
+            [
+                "the mask is not honoured: inputs.mask: with other values in one of memory_seq that no ",
+                "padding is not",
+            ],
+        ),
         ("RightUnsaid", ['under a left mask mean changes by .*rows.masks = "right" if padding on the right']),
         ("Everything", ["outputs.y: not the same when the same call is made again: something is drawn at random"]),
         ("ShortTable", ["max_sizes.seq: 16 is the largest that works, got 2048: it fails at batch 1, seq 2048: Index"]),

@@ -211,7 +211,7 @@ def test_a_layer_that_two_outputs_claim_is_no_proof() -> None:
     outputs = tuple(spec.model_copy(update={"layer": 0}) for spec in graph.outputs)
     arrays = {spec.name: np.zeros((1, 2, 3, 3), np.float32) for spec in graph.attention}
     assert len(gather(graph, arrays, {}, {"seq": 3}).weights) == len(arrays)
-    with pytest.raises(OutputError, match="layer 0: a dense matrix and more: attention.0, attention.1"):
+    with pytest.raises(OutputError, match=r"layer 0: a dense matrix and more: attention\.0, attention\.1"):
         gather(graph.model_copy(update={"outputs": outputs}), arrays, {}, {"seq": 3})
 
 
