@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
@@ -214,12 +214,14 @@ def build_preset(name: str) -> nn.Module:
         return preset.module(**preset.kwargs).eval().requires_grad_(False)
 
 
-def load_preset(name: str, weights: Path) -> nn.Module:
-    """The module of a preset with the weights of a safetensors file.
+def load_preset(name: str, weights: Path, precision: Literal["float32", "float16"] = "float32") -> nn.Module:
+    """The module of a preset with the weights of a safetensors file. precision: float16 = halved, as it was exported.
 
     Raises ValueError for an unknown name, and when the file is not exactly of this module.
     """
     module = build_preset(name)
+    if precision == "float16":
+        module = module.half()
     try:
         module.load_state_dict(load_file(weights), strict=True)
     except RuntimeError as error:

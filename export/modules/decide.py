@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -22,6 +23,7 @@ Outputs = Mapping[str, Array]
 _FIRST_SIZE = 6
 _BATCH = 3
 _SEEDS = (101, 102)
+_PADDING_SEEDS = range(101, 105)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,21 @@ class _Probe:
     def case(self, kind: MaskKind, *, seed: int = _SEEDS[0]) -> Case:
         return make_case(self.manifest, replace(self.layout, seed=seed, kind=kind), 0)
 
-    def changed(self, found: Outputs, expected: Outputs, case: Case, rows: Sequence[int]) -> str | None:
-        """The first output of which some row, where it is real, is not what it was; None when all are."""
+    def changed(
+        self, found: Outputs, expected: Outputs, case: Case, rows: Sequence[int], *, along: str | None = None
+    ) -> str | None:
+        """The first output of which some row, where it is real, is not what it was; None when all are.
+
+        along: the axis that an output must have to be asked.
+        """
         masks = case.masks.select(rows, case.masks.sizes)
         for spec in self.signature.outputs:
+            if along is not None and along not in spec.axes:
+                continue
             difference = relative_difference(found[spec.name], expected[spec.name], masks.real(spec))
             if not difference.size or float(difference.max()) <= self.limit:
                 continue
-            return f"{spec.name} changes by {float(difference.max()):.2g}, relative to its largest value"
+            return f"{spec.name} changes by {float(difference.max()):.2g}, relative to the largest that changes"
         return None
 
 
@@ -89,9 +98,9 @@ def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> De
     if signature.batching == "alone":
         return Decision("alone", takes_empty, tuple(faults))
     faults += _rows_are_independent(probe)
-    if signature.batching == "equal_shapes":
+    if signature.batching == "equal_shapes" or not manifest.max_sizes:  # without an axis that changes nothing is padded
         return Decision("equal_shapes", takes_empty, tuple(faults))
-    reasons = [*_masks_are_honoured(probe), *_padding_is_harmless(probe)]
+    reasons = [*_masks_are_honoured(probe), *_pairs_are_honoured(probe), *_padding_is_harmless(probe)]
     if reasons and not signature.has_mask and signature.batching is None:
         return Decision("equal_shapes", takes_empty, tuple(faults))
     return Decision("padded", takes_empty, (*faults, *reasons))
@@ -189,6 +198,51 @@ def _masks_are_honoured(probe: _Probe) -> list[str]:
     return []
 
 
+def _pairs_are_honoured(probe: _Probe) -> list[str]:
+    """Other values where a mask of queries and keys leaves them out, the same answer for the queries that do not see
+    them: of two groups of one sequence that see only themselves, or of keys that no query sees."""
+    if probe.signature.masks == "right":
+        return []
+    for spec in probe.signature.inputs:
+        if spec.meaning != "mask" or len(spec.axes) != 3:
+            continue
+        queries, keys = (str(axis) for axis in spec.axes[1:])
+        case = _left_out(probe, spec, keys)
+        other = probe.case("full", seed=_SEEDS[1])
+        inputs = {given.name: _under_mask(given, case, other) for given in probe.signature.inputs}
+        along = keys if queries == keys else None
+        if why := probe.changed(probe.run(inputs), probe.run(case.inputs), case, range(case.batch), along=along):
+            told = "two groups that see only themselves" if along else f"{keys} that no query sees"
+            return [
+                f"the mask is not honoured: inputs.{spec.name}: with other values in one of {told} {why}; "
+                'rows.batching = "equal_shapes" serves it without padding'
+            ]
+    return []
+
+
+def _left_out(probe: _Probe, pair: TensorSpec, axis: str) -> Case:
+    """A case with every other position of an axis left out by a mask of pairs, and called not real.
+
+    Where queries and keys are one sequence, the others still see each other; else every mask of these keys leaves them
+    out, since they must not come in through their own sequence.
+    """
+    case = probe.case("full")
+    keep = np.zeros(case.masks.axes[axis].shape, dtype=bool)
+    keep[:, ::2] = True
+    inputs, axes = dict(case.inputs), {**case.masks.axes, axis: keep}
+    for spec in probe.signature.inputs:
+        values = inputs[spec.name]
+        if spec.meaning == "index" and spec.of == axis:
+            places = np.maximum(values, 0)
+            axes[str(spec.axes[-1])] = (values >= 0) & np.take_along_axis(keep, places, axis=1)
+        elif pair.axes[1] == pair.axes[2] and spec.name == pair.name:
+            inputs[spec.name] = (keep[:, :, None] == keep[:, None, :]).astype(values.dtype)
+        elif pair.axes[1] != pair.axes[2] and spec.meaning == "mask" and spec.axes[-1] == axis:
+            shape = keep.shape if values.ndim == 2 else (len(keep), 1, keep.shape[1])
+            inputs[spec.name] = np.where(keep.reshape(shape), values, 0).astype(values.dtype)
+    return replace(case, inputs=inputs, masks=replace(case.masks, axes=axes))
+
+
 def _under_mask(spec: TensorSpec, case: Case, other: Case) -> Array:
     """An input with the values of another draw wherever a mask leaves a position out."""
     own = case.inputs[spec.name]
@@ -199,19 +253,27 @@ def _under_mask(spec: TensorSpec, case: Case, other: Case) -> Array:
 
 
 def _padding_is_harmless(probe: _Probe) -> list[str]:
-    """More padding at the end, the same answer."""
-    case = probe.case("right" if probe.signature.has_mask else "full")
+    """More padding at the end, the same answer: at one position too, and for several values, since a largest value is
+    often that of no padding."""
+    kind: MaskKind = "right" if probe.signature.has_mask else "full"
+    smallest = dict.fromkeys(probe.manifest.max_sizes, 1)
+    for seed, sizes in product(_PADDING_SEEDS, (smallest, probe.layout.sizes)):
+        case = make_case(probe.manifest, replace(probe.layout, seed=seed, sizes=sizes, kind=kind), 0)
+        if why := _changed_by_padding(probe, case):
+            return [
+                f"padding is not harmless: with masked positions added at the end {why}; rows.batching = "
+                '"equal_shapes" serves it without padding'
+            ]
+    return []
+
+
+def _changed_by_padding(probe: _Probe, case: Case) -> str | None:
     sizes, limits = case.masks.sizes, probe.manifest.max_sizes
     wider = {axis: min(size + 3, limits[axis]) for axis, size in sizes.items()}
     raw = probe.run(pad_inputs(probe.manifest, case.inputs, wider))
     rows = range(case.batch)
     found = {spec.name: select_output(spec, raw[spec.name], rows, sizes) for spec in probe.signature.outputs}
-    if why := probe.changed(found, probe.run(case.inputs), case, rows):
-        return [
-            f"padding is not harmless: with masked positions added at the end {why}; rows.batching = "
-            '"equal_shapes" serves it without padding'
-        ]
-    return []
+    return probe.changed(found, probe.run(case.inputs), case, rows)
 
 
 def _takes_empty_rows(probe: _Probe) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -219,6 +219,7 @@ class _Reader:
         layers = sorted({spec.layer for spec in weights})
         if layers != list(range(len(layers))):
             self.faults.append(f"outputs: layers of attention count from 0, got {layers}")
+        self.faults += _shared_layers(weights)
         if len(heads := {heads_of(spec) for spec in weights}) > 1:
             self.faults.append(f"outputs: attention has one number of heads, got {sorted(heads)}")
         dense = {spec.axes[-2:] for spec in weights if spec.layout == DENSE}
@@ -240,6 +241,19 @@ class _Reader:
             elif type(size) is not int or size < 2:
                 self.faults.append(f"max_sizes.{axis}: a size of at least 2 is needed, got {_told(size)}")
         return {axis: raw[axis] if type(raw.get(axis)) is int else DEFAULT_MAX_SIZE for axis in axes}
+
+
+def _shared_layers(weights: Sequence[TensorSpec]) -> Iterator[str]:
+    """Outputs that say twice what one layer's weights are: a layer is one dense matrix, or parts that differ."""
+    seen: dict[int, list[TensorSpec]] = {}
+    for spec in weights:
+        others = seen.setdefault(spec.layer, [])
+        for other in others:
+            if spec.layout == other.layout or DENSE in (spec.layout, other.layout):
+                layouts = " and ".join(dict.fromkeys((other.layout.kind, spec.layout.kind)))
+                yield f"outputs.{spec.name}: outputs.{other.name} is layer {spec.layer} too ({layouts}): give `layer`"
+                break
+        others.append(spec)
 
 
 def _is_mask(axes: tuple[str | int, ...]) -> bool:

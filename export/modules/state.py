@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ def load_weights(module: nn.Module, path: Path) -> None:
     """Fill a module from a safetensors file, exactly. Raises ExportError with every tensor that is missing, too many or
     of another shape or type.
 
-    Where two names are one tensor, either will do. A number may be stored in fewer bits than the module keeps it in.
+    Where two names are one tensor, either will do, and both must hold the same. A number may be stored in fewer bits
+    than the module keeps it in.
     """
     stored = _read_tensors(path)
     state = module.state_dict()
@@ -34,6 +35,8 @@ def load_weights(module: nn.Module, path: Path) -> None:
         groups.setdefault(key, []).append(name)
     faults: list[str] = []
     found: dict[str, Tensor] = {}
+    if torn := [fault for names in groups.values() for fault in _tied_faults(names, stored)]:
+        raise ExportError(f"{path}: the weights do not fit {type(module).__name__}", _cut(torn))
     for names in groups.values():
         given = next((name for name in names if name in stored), None)
         if given is None:
@@ -51,7 +54,10 @@ def load_weights(module: nn.Module, path: Path) -> None:
 
 
 def read_state(module: nn.Module) -> dict[str, Array]:
-    """Parameters and persistent buffers as arrays. Raises ExportError naming every one of a type that is not served."""
+    """Parameters and persistent buffers as arrays of their own: what the module does later does not change them.
+
+    Raises ExportError naming every one of a type that is not served.
+    """
     state = module.state_dict()
     faults = [
         f"{name}: {_dtype(tensor) if isinstance(tensor, Tensor) else type(tensor).__name__}"
@@ -60,15 +66,22 @@ def read_state(module: nn.Module) -> dict[str, Array]:
     ]
     if faults:
         raise ExportError(f"{type(module).__name__}: tensors of {', '.join(DTYPES)} are served", _cut(faults))
-    return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()}
+    return {name: tensor.detach().cpu().contiguous().clone().numpy() for name, tensor in state.items()}
+
+
+def changed_names(module: nn.Module, before: Mapping[str, Array]) -> list[str]:
+    """The parameters and buffers that are not what they were, bit for bit."""
+    return sorted(name for name, values in read_state(module).items() if values.tobytes() != before[name].tobytes())
 
 
 def is_stored(module: nn.Module, path: Path | None) -> bool:
-    """True when a file holds exactly what the module keeps, name by name, in the same types."""
+    """True when a file holds exactly what the module keeps: the same names, types and values."""
     if path is None:
         return False
     stored, state = load_file(path), module.state_dict()
-    return stored.keys() == state.keys() and all(stored[name].dtype == state[name].dtype for name in state)
+    return stored.keys() == state.keys() and all(
+        stored[name].dtype == state[name].dtype and torch.equal(stored[name], state[name]) for name in state
+    )
 
 
 def _has_loaded(module: nn.Module, stored: Mapping[str, Tensor]) -> bool:
@@ -90,6 +103,15 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         raise ExportError(f"{path}: cannot be read: {error.strerror}") from None
     except SafetensorError as error:
         raise ExportError(f"{path}: not a safetensors file, the only form that is read: {error}") from None
+
+
+def _tied_faults(names: Sequence[str], stored: Mapping[str, Tensor]) -> Iterator[str]:
+    """One tensor of the module that has two values in a file."""
+    given = [name for name in names if name in stored]
+    for name in given[1:]:
+        first, other = stored[given[0]], stored[name]
+        if first.shape == other.shape and not torch.equal(first.double(), other.double()):
+            yield f"{given[0]} and {name}: one tensor in the module, two values in the file"
 
 
 def _tensor_faults(name: str, given: Tensor, own: Tensor) -> list[str]:

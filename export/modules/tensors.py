@@ -121,8 +121,8 @@ def _traced(origin: Origin, target: Target, options: TensorOptions, tell: Progre
     if find_spec("torch") is None or find_spec("onnxscript") is None:
         raise ExportError(f"{origin.recorded}: {_NO_TORCH}")
     from export.modules.module import ModuleOptions, open_module  # torch: only on this road
-    from export.modules.state import read_state
-    from export.modules.trace import trace
+    from export.modules.state import changed_names, read_state
+    from export.modules.trace import keeps_state, trace
     from service.runners.torch import ModuleRunner
 
     wanted = ModuleOptions(options.kwargs or "{}", options.checkpoint, options.signature, target.precision)
@@ -134,6 +134,8 @@ def _traced(origin: Origin, target: Target, options: TensorOptions, tell: Progre
         tell("looking at the module", 0, 0)
         decision = decide(draft, signature, reference)
         faults = list(decision.faults)
+        if changed := changed_names(module, tensors):
+            faults.append(keeps_state(changed))
         if decision.has_run:
             tell("tracing the graph", 0, 0)
             try:

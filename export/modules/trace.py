@@ -11,7 +11,7 @@ import logging
 import re
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -60,9 +60,13 @@ def trace(module: nn.Module, signature: Signature, example: Mapping[str, Array])
         assert exported is not None
         assert exported.exported_program is not None
         if changed := sorted(_changed(exported.exported_program)):
-            told = ", ".join(changed)
-            raise ExportError(f"{name} cannot be traced", [f"forward changes {told}: what is served keeps no state"])
+            raise ExportError(f"{name} cannot be traced", [keeps_state(changed)])
         return exported.model_proto
+
+
+def keeps_state(names: Sequence[str]) -> str:
+    """The refusal of a module that writes to its own numbers."""
+    return f"forward changes {', '.join(names)}: what is served keeps no state"
 
 
 def _changed(program: ExportedProgram) -> set[str]:

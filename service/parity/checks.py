@@ -13,14 +13,21 @@ from service.runners.base import Array
 
 
 def relative_difference(found: Array, expected: Array, real: Array) -> Array:
-    """Difference at real positions, relative to the largest expected value there.
+    """Difference at real positions, relative to the largest expected value of the same row of the batch.
 
-    found, expected: [batch, …]; real: broadcastable to them -> [batch, …], 0 where not real
+    Values that are equal bit by bit set no scale: one of -1e9, as masks and diagonals are filled with, would hide every
+    other difference. Whole numbers and truth values are equal, or differ by 1.
+
+    found, expected: [batch, …]; real: broadcastable to them -> [batch, …], 0 where equal or not real
     """
+    differs = np.broadcast_to(real, expected.shape) & (found != expected)
+    if not np.issubdtype(expected.dtype, np.floating) or not differs.any():
+        return differs.astype(np.float64)
     wanted = np.where(real, expected.astype(np.float64), 0.0)
-    scale = float(np.abs(wanted).max(initial=0.0)) or 1.0
-    difference: Array = np.abs(np.where(real, found.astype(np.float64), 0.0) - wanted) / scale
-    return difference
+    scale = np.abs(np.where(differs, wanted, 0.0)).max(axis=tuple(range(1, wanted.ndim)), keepdims=True, initial=0.0)
+    scale = np.maximum(scale, _usual_size(wanted))
+    difference: Array = np.where(differs, np.abs(found.astype(np.float64) - wanted), 0.0)
+    return difference / np.where(scale == 0, 1.0, scale)
 
 
 def pooled_difference(found: Array, expected: Array, masks: Masks) -> Array:
@@ -111,6 +118,13 @@ def shape_fault(spec: TensorSpec, values: Array, batch: int, sizes: Sizes) -> st
     if values.shape == wanted and values.dtype == spec.dtype:
         return None
     return f"{spec.name}: {spec.dtype} {list(wanted)} needed, got {values.dtype} {list(values.shape)}"
+
+
+def _usual_size(values: Array) -> float:
+    """The median of the different sizes that values other than 0 have: what a row of small ones is held against."""
+    sizes = np.unique(np.abs(values))
+    sizes = sizes[(sizes > 0) & np.isfinite(sizes)]
+    return float(sizes[(len(sizes) - 1) // 2]) if len(sizes) else 0.0
 
 
 def _unit(vectors: Array) -> Array:

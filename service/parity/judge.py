@@ -200,8 +200,10 @@ def _dense(
 ) -> Array:
     arrays = [outputs[spec.name] for spec in specs]
     arrays = [array if array.ndim == 4 else array[:, None] for array in arrays]
-    if specs[0].layout == DENSE:
+    if specs[0].layout == DENSE and len(specs) == 1:
         return arrays[0]
+    if any(spec.layout == DENSE for spec in specs):
+        raise OutputError(f"layer {specs[0].layer}: a dense matrix and more: {', '.join(spec.name for spec in specs)}")
     queries, keys = (size_of(axis, sizes) for axis in dense_axes(graph))
     rows = []
     for row in range(len(arrays[0])):

@@ -37,7 +37,7 @@ def open_reference(bundle: Bundle[Manifest]) -> Runner:
     kind, _, name = manifest.module.source.partition(":")
     if kind != "preset":
         raise ValueError(f"{manifest.name}: made of {manifest.module.source}, whose class is not in the bundle")
-    return ModuleRunner(manifest.graph("encode"), load_preset(name, bundle.file(WEIGHTS)))
+    return ModuleRunner(manifest.graph("encode"), load_preset(name, bundle.file(WEIGHTS), manifest.precision))
 
 
 def _backend(precision: str = "float32") -> str:

@@ -139,6 +139,32 @@ def test_attention_is_over_one_pair_of_axes() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ({}, {}, "outputs.b: outputs.a is layer 0 too (dense): give `layer`"),
+        ({"layer": 1}, {}, None),
+        ({"offset": -1}, {"offset": 0}, None),
+        ({"offset": -1}, {"offset": -1}, "outputs.b: outputs.a is layer 0 too (band): give `layer`"),
+        ({"offset": -1}, {}, "outputs.b: outputs.a is layer 0 too (band and dense): give `layer`"),
+    ],
+)
+def test_a_layer_is_one_matrix_or_parts_that_differ(
+    first: dict[str, int], second: dict[str, int], expected: str | None
+) -> None:
+    outputs = {
+        name: {"axes": ["batch", "seq", 1 if "offset" in keys else "seq"], "meaning": "attention"}
+        | ({"layout": "band"} if "offset" in keys else {})
+        | keys
+        for name, keys in (("a", first), ("b", second))
+    }
+    raw = {"inputs": {"x": {"axes": ["batch", "seq", 8]}}, "outputs": outputs}
+    if expected is None:
+        assert len(read_declaration(raw, "net").attention) == 2
+    else:
+        assert faults(raw) == [expected]
+
+
 def test_all_faults_are_told_at_once() -> None:
     raw = edited("inputs/hidden/dtype", "float64")
     raw["outputs"]["band"]["offset"] = "far"

@@ -12,7 +12,7 @@ from torch import nn
 from export.bundle import export_model
 from export.errors import ExportError
 from export.modules.module import ModuleOptions, build, open_module
-from export.modules.state import load_weights
+from export.modules.state import is_stored, load_weights
 from export.modules.tensors import TensorOptions
 from export.origin import Origin, read_origin
 from models.registry import PRESETS
@@ -146,6 +146,22 @@ def test_a_checkpoint_fits_exactly_or_every_difference_is_told(tmp_path: Path) -
     with pytest.raises(ExportError) as caught:
         load_weights(Tied(), file)
     assert list(caught.value.faults) == ["first.weight or second.weight: missing"]
+
+
+def test_one_tensor_with_two_values_is_refused(tmp_path: Path) -> None:
+    file, steps = tmp_path / "w.safetensors", torch.zeros(2, dtype=torch.int64)
+    save_file({"first.weight": torch.ones(4, 3), "second.weight": torch.zeros(4, 3), "steps": steps}, file)
+    module = Tied()
+    with pytest.raises(ExportError) as caught:
+        load_weights(module, file)
+    assert list(caught.value.faults) == [
+        "first.weight and second.weight: one tensor in the module, two values in the file"
+    ]
+    assert not is_stored(module, file)
+    save_file({"first.weight": torch.ones(4, 3), "second.weight": torch.ones(4, 3), "steps": steps}, file)
+    assert not is_stored(module, file), "other values"
+    load_weights(module, file)
+    assert is_stored(module, file)
 
 
 @pytest.mark.parametrize("name", ["first.weight", "second.weight"])

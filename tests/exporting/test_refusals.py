@@ -33,6 +33,9 @@ def decided(name: str) -> Decision:
         ("RightOnly", "padded", True),
         ("Recurrent", "equal_shapes", False),
         ("EqualShapes", "equal_shapes", True),
+        ("Largest", "equal_shapes", False),
+        ("EveryPair", "padded", True),
+        ("AcrossPairs", "padded", True),
         ("Alone", "alone", False),
     ],
 )
@@ -46,6 +49,15 @@ def test_how_rows_may_share_calls_is_found_out(name: str, batching: str, takes_e
     [
         ("MixesRows", ['rows depend on each other: with another row beside them y changes by .*batching = "alone"']),
         ("IgnoresMask", ["the mask is not honoured: .* under a right mask y changes", "padding is not harmless"]),
+        ("Sentinels", ["rows depend on each other", "the mask is not honoured", "padding is not harmless"]),
+        ("ColumnsOnly", ["the mask is not honoured: inputs.mask: with other values in one of two groups"]),
+        (
+            "AcrossLeaking",
+            [
+                "the mask is not honoured: inputs.mask: with other values in one of memory_seq that no ",
+                "padding is not",
+            ],
+        ),
         ("RightUnsaid", ['under a left mask mean changes by .*rows.masks = "right" if padding on the right']),
         ("Everything", ["outputs.y: not the same when the same call is made again: something is drawn at random"]),
         ("ShortTable", ["max_sizes.seq: 16 is the largest that works, got 2048: it fails at batch 1, seq 2048: Index"]),
@@ -70,6 +82,7 @@ def test_what_rows_must_not_do_is_told(name: str, reasons: list[str]) -> None:
         ("Branches", "axis seq: the code depends on the size, and what was traced holds only up to 63"),
         ("LooksAtValues", r"Could not guard on data-dependent expression .*\(own_modules.py, line \d+\)"),
         ("Counts", "forward changes calls: what is served keeps no state"),
+        ("Renormalised", "forward changes table.weight: what is served keeps no state"),
         ("Unlike", r"inputs.z: forward\(x, other\) takes no z"),
     ],
 )

@@ -24,6 +24,8 @@ from service.bundle import open_bundle, sha256_file
 from service.engine.engine import Engine
 from service.engine.request import AttentionChoice, TensorRequest
 from service.manifest import DERIVED, WEIGHTS, TensorManifest
+from service.parity.probes import check_probes, load_probes
+from service.runners.torch import open_reference
 from service.settings import Settings
 from tests.exporting.bundles import run_graph
 from tests.exporting.own import FIXTURES, OWN, export_own
@@ -211,6 +213,7 @@ def test_a_published_file_stays_what_it_is(tmp_path: Path) -> None:
         ("RightOnly", "padded", "proved", "right"),
         ("EqualShapes", "equal_shapes", "proved", "any"),
         ("Scores", "equal_shapes", "proved", "any"),
+        ("FixedSizes", "equal_shapes", "proved", "any"),
     ],
 )
 def test_what_was_found_is_written_and_proved(
@@ -230,5 +233,9 @@ def test_half_a_module(tmp_path: Path) -> None:
     assert {spec.dtype for spec in manifest.graph("encode").outputs} == {"float16"}
     assert exported.report.reference.endswith("eager float16")
     assert all(values.dtype == np.float16 for values in load_file(tmp_path / "out" / WEIGHTS).values())
+    bundle = open_bundle(tmp_path / "out")
+    probes = load_probes(tmp_path / "out" / "probes.safetensors")
+    report = check_probes(bundle.manifest, open_reference(bundle), probes)
+    assert report.passed, "the reference is in float16 too"
     limits = {gate.name: gate.limit for gate in exported.report.gates}
     assert (limits["features"], limits["alone"], limits["row_sum"], limits["masked_columns"]) == (5e-3, 2e-3, 1e-3, 0.0)

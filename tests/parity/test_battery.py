@@ -10,7 +10,7 @@ import pytest
 
 from service.manifest import TextManifest
 from service.parity.battery import Runners, run_battery
-from service.parity.judge import battery_limits
+from service.parity.judge import OutputError, battery_limits, gather
 from service.parity.report import ParityReport
 from service.runners.base import Array
 from tests.fixtures.toy_encoder import Fault, ToyRunner, toy_manifest, toy_outputs
@@ -203,6 +203,16 @@ def test_a_bundle_without_attend_is_proved_by_the_rest() -> None:
     report = battery(None, manifest.model_copy(update={"graphs": manifest.graphs[:1]}))
     assert report.passed, report.failures
     assert not {"attention", "roles", "row_sum"} & {gate.name for gate in report.gates}
+
+
+def test_a_layer_that_two_outputs_claim_is_no_proof() -> None:
+    """Not the first of them only."""
+    graph = toy_manifest().graphs[-1]
+    outputs = tuple(spec.model_copy(update={"layer": 0}) for spec in graph.outputs)
+    arrays = {spec.name: np.zeros((1, 2, 3, 3), np.float32) for spec in graph.attention}
+    assert len(gather(graph, arrays, {}, {"seq": 3}).weights) == len(arrays)
+    with pytest.raises(OutputError, match=r"layer 0: a dense matrix and more: attention\.0, attention\.1"):
+        gather(graph.model_copy(update={"outputs": outputs}), arrays, {}, {"seq": 3})
 
 
 def test_progress_is_told_and_the_report_repeats() -> None:

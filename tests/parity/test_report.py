@@ -57,7 +57,35 @@ def test_only_real_positions_count() -> None:
     real = np.array([[True, True, False]])[:, :, None]
     expected = np.array([[[4.0, 0.0], [0.0, 2.0], [1e9, 1e9]]])
     found = expected + np.array([[[0.0, 0.0], [0.0, 0.4], [7.0, np.nan]]])
+    found[0, 0, 0] += 0.1
     np.testing.assert_allclose(relative_difference(found, expected, real).max(), 0.4 / 4)
+
+
+def test_what_is_equal_and_huge_hides_nothing() -> None:
+    """Scores whose diagonal is filled with -1e9, and a row of the batch that is much larger than another."""
+    expected = np.random.default_rng(0).standard_normal((3, 4, 4)).astype(np.float32)
+    expected[:, range(4), range(4)] = -1e9
+    expected[2] *= 1e6
+    found = expected.copy()
+    found[0, 0, 1] += 0.1
+    found[2, 0, 1] *= 1.5
+    difference = relative_difference(found, expected, np.ones((3, 1, 1), dtype=bool))
+    assert difference[0].max() > 0.05
+    assert difference[2].max() > 0.4
+    assert not difference[1].any()
+
+
+def test_a_row_of_small_values_is_held_against_the_usual_size() -> None:
+    """A sum that happens to be near 0 is as exact as the others."""
+    expected = np.array([9.0, -11.0, 1e-4, 10.0], np.float32)
+    found = expected + np.float32(1e-6)
+    assert relative_difference(found, expected, np.ones(4, dtype=bool)).max() < 1e-6
+
+
+def test_whole_numbers_are_equal_or_not() -> None:
+    expected = np.array([[2**53, 1], [5, 10**9]])
+    found = expected + np.array([[1, 0], [0, 0]])
+    np.testing.assert_array_equal(relative_difference(found, expected, np.ones((2, 1), dtype=bool)), [[1, 0], [0, 0]])
 
 
 def test_vectors_are_compared_at_length_one() -> None:
