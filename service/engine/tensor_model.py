@@ -14,6 +14,7 @@ from service.engine.request import LayerAttention, TensorItem, TensorRequest, Te
 from service.engine.tensor_inputs import check_tensors
 from service.errors import RequestError
 from service.manifest import DENSE, AttentionSpec, TensorManifest, TensorSpec
+from service.parity.probes import Probe, Probes
 from service.runners.base import Array
 from service.settings import Settings
 
@@ -21,14 +22,18 @@ Submit = Callable[[Sequence[Row]], Awaitable[list[RowResult]]]
 
 
 class TensorModel:
-    """Answers requests for tensors. submit: runs rows, all of a request's together."""
+    """Answers requests for tensors.
 
-    def __init__(self, manifest: TensorManifest, settings: Settings, submit: Submit) -> None:
+    submit: runs rows, all of a request's together. probes: the bundle's own, which its proof of life is taken from.
+    """
+
+    def __init__(self, manifest: TensorManifest, settings: Settings, submit: Submit, probes: Probes) -> None:
         self.manifest = manifest
         self.graph = manifest.graph("encode")
         self._settings = settings
         self._submit = submit
         self._by_name = {spec.name: spec for spec in self.graph.outputs}
+        self._probe_rows = [self._probe_row(probe) for probe in probes.cases]
 
     async def infer(self, request: TensorRequest) -> TensorResult:
         """Answer one request. Raises RequestError naming the tensor at fault; all is checked before anything is queued.
@@ -60,10 +65,20 @@ class TensorModel:
         return max(1, sum(self.manifest.tensors.max_sizes.values()))
 
     def probe_row(self, length: int) -> Row:
-        """A row that proves life and warms up: zeros, of about this length on every axis."""
-        limits = self.manifest.tensors.max_sizes
-        sizes = {axis: min(length, limit) for axis, limit in limits.items()}
-        inputs = {spec.name: _zeros(spec, sizes) for spec in self.graph.inputs if spec.meaning != "mask"}
+        """A row that proves life and warms up: of the stored probes, the one nearest to this length.
+
+        A made-up row would not do: a sound module may have no finite answer for it, as `x / x.norm()` for zeros.
+        """
+        return min(self._probe_rows, key=lambda row: abs(row.length - length))
+
+    def _probe_row(self, probe: Probe) -> Row:
+        sizes = {
+            axis: size
+            for spec in self.graph.inputs
+            for axis, size in zip(spec.axes[1:], probe.inputs[spec.name].shape[1:], strict=True)
+            if isinstance(axis, str)
+        }
+        inputs = {name: values[0] for name, values in probe.inputs.items()}
         outputs = tuple(spec.name for spec in self.graph.outputs if spec.meaning != "attention")
         return Row(inputs, sizes, "encode", outputs or self._attention_names((0,)), "all", self._group(sizes))
 
@@ -167,8 +182,3 @@ class TensorModel:
         """Of the dense matrix: a sparse layout has the keys of its own sequence."""
         spec = next(spec for spec in self.graph.attention if spec.layout.kind != "global_queries")
         return spec.axes[-1] if spec.layout == DENSE else query_axis(spec)
-
-
-def _zeros(spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
-    shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:]]
-    return np.full(shape, -1 if spec.meaning == "index" else 0, dtype=spec.dtype)
