@@ -23,6 +23,8 @@ _LEAVES: Mapping[str, tuple[type, ...]] = {"f": (int, float), "i": (int,), "b": 
 _WORDS = {"f": "numbers", "i": "integers", "b": "true and false"}
 _FIELDS = ("dtype", "shape", "data")
 _MAX_AXES = 8
+# numpy counts in 64 bits: a shape of larger sizes is an error there, even where one of them is 0.
+_MAX_SIZE = 2**31
 
 
 def parse_tensors(value: Any, graph: GraphSpec) -> dict[str, Array]:
@@ -103,6 +105,10 @@ def _from_fields(spec: TensorSpec, content: Mapping[str, Any]) -> Array:
         raise fault(spec.name, f"dtype {spec.dtype} needed, got {given}", code="wrong_dtype")
     if not isinstance(shape, list) or len(shape) > _MAX_AXES or not all(type(n) is int and n >= 0 for n in shape):
         raise fault(spec.name, f"shape: a list of at most {_MAX_AXES} sizes is expected, got {describe(shape)}")
+    if bad := [size for size in shape if not 1 <= size <= _MAX_SIZE]:
+        raise fault(
+            spec.name, f"shape: sizes from 1 to {_MAX_SIZE} allowed, got {describe(bad[0])}", code="wrong_shape"
+        )
     count = prod(shape)
     if isinstance(data, str):
         return _from_base64(spec, data, shape, count)

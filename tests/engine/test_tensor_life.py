@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from service.bundle import open_bundle
-from service.engine import engine as module
+from service.engine import batch
 from service.engine.batch import Row
 from service.engine.engine import Engine
 from service.errors import StartupError
+from service.manifest import GraphSpec
+from service.runners.base import Array
 from service.settings import Settings
 from tests.fixtures.cross_bundle import make_cross_bundle
 
@@ -38,12 +40,12 @@ async def _first_call(engine: Engine) -> None:
 
 def test_a_model_that_fails_on_its_own_probes_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = open_bundle(make_cross_bundle(tmp_path / "cross").path)
-    collate = module.batch.collate
+    collate = batch.collate
 
-    def emptied(graph: object, rows: Sequence[Row], **options: int) -> object:
-        inputs = collate(graph, rows, **options)  # type: ignore[arg-type]
+    def emptied(graph: GraphSpec, rows: Sequence[Row], *, pad_token_id: int) -> dict[str, Array]:
+        inputs = collate(graph, rows, pad_token_id=pad_token_id)
         return inputs | {"query": np.zeros_like(inputs["query"])}
 
-    monkeypatch.setattr(module.batch, "collate", emptied)
+    monkeypatch.setattr(batch, "collate", emptied)
     with pytest.raises(StartupError, match="warming up failed: the model gave a value that is not finite"):
         Engine.start(bundle, Settings(num_threads=1))

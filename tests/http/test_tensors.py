@@ -177,6 +177,18 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "a negative size": (
         changed(mask={"dtype": "bool", "shape": [-1, 1], "data": ""}), ("shape",), "tensors.mask", "invalid_value"
     ),
+    **{
+        f"{name} beside {data!r}": (
+            changed(hidden={"dtype": "float32", "shape": shape, "data": data}), ("sizes from 1", told),
+            "tensors.hidden", "wrong_shape",
+        )
+        for name, shape, told in (
+            ("no position", [1, 0, DIM], "got 0"),
+            ("none of very many", [0, 2**62, DIM], "got 0"),
+            ("very many", [1, 2**62, DIM], f"got {2**62}"),
+        )
+        for data in ("", [])
+    },
     "other fields": (changed(mask={"dtype": "bool", "values": []}), ("dtype, shape, data",), "tensors.mask",
                      "invalid_value"),
     "an id too high": (
@@ -211,6 +223,14 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
 async def test_a_fault_names_the_tensor(tensors: httpx2.AsyncClient, name: str) -> None:
     body, words, param, code = FAULTS[name]
     await refused(tensors, body, *words, param=param, code=code)
+
+
+@pytest.mark.parametrize("shape", ["[0,4611686018427387904,8]", f"[1,{10**40},8]", f"[1,0,{10**40}]"])
+async def test_a_size_without_end_is_refused(tensors: httpx2.AsyncClient, shape: str) -> None:
+    for data in ('""', "[]"):
+        body = f'{{"tensors":{{"hidden":{{"dtype":"float32","shape":{shape},"data":{data}}}}}}}'
+        answer = await tensors.post(URL, content=body.encode(), headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tensors.hidden")
 
 
 async def test_each_kind_of_model_says_what_it_takes(tensors: httpx2.AsyncClient, client: httpx2.AsyncClient) -> None:
