@@ -172,6 +172,7 @@ class TensorModel:
     def _part(self, name: str, row: Row, weights: Array) -> Part:
         layout = self._by_name[name].layout
         index = row.inputs.get(layout.index) if layout.index else None
+        weights = weights.astype(np.float32, copy=False)  # an answer's weights have no type: it is always this one
         return Part(layout, weights if weights.ndim == 3 else weights[None], index)
 
     def _dense_sizes(self, row: Row) -> tuple[int, int]:
