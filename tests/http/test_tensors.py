@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 from safetensors.numpy import load
 
 from service.api.schema import ModelSummary, TensorsAnswer
+from service.api.tensors import parse_tensors
 from service.app import create_app
 from service.bundle import open_bundle
+from service.engine.layouts import expand
 from service.runners.base import Array
 from service.settings import Settings
 from tests.fixtures.cross_bundle import make_cross_bundle
@@ -96,6 +99,52 @@ async def test_nested_lists_and_packed_values_are_the_same(tensors: httpx2.Async
     np.testing.assert_allclose(shown["data"], reference(inputs)["pooled"][0], atol=1e-5)
 
 
+async def test_an_output_of_one_value_a_row_is_a_number(tensors: httpx2.AsyncClient) -> None:
+    inputs = make_inputs(BATCH, SEQ)
+    expected = reference(inputs)["num_kept"]
+    data = (await tensors.post(URL, json=body_of(inputs))).json()["data"]
+    assert [item["outputs"]["num_kept"] for item in data] == [
+        {"shape": [], "dtype": "int64", "data": int(count)} for count in expected
+    ]
+    answer = await tensors.post(URL, json=body_of(inputs), headers={"accept": "application/vnd.safetensors"})
+    assert load(answer.content)["0.outputs.num_kept"].shape == ()
+
+
+async def test_large_tensors_are_read_beside_the_loop(
+    tensors: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.current_thread())
+        return parse_tensors(*arguments)
+
+    monkeypatch.setattr("service.api.encode.parse_tensors", noted)
+    for batch, seq in ((1, 2), (60, MAX_SEQ)):
+        nested = {name: values.tolist() for name, values in make_inputs(batch, seq).items()}
+        answer = await tensors.post(URL, json={"tensors": nested})
+        assert len(answer.json()["data"]) == batch
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
+
+
+async def test_large_weights_are_expanded_beside_the_loop(
+    tensors: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.current_thread())
+        return expand(*arguments)
+
+    monkeypatch.setattr("service.engine.tensor_model.expand", noted)
+    options = {"include": ["attention"], "attention": {"expand": True}, "encoding_format": "base64"}
+    for batch, seq in ((1, 2), (40, MAX_SEQ)):
+        answer = await tensors.post(URL, json=body_of(make_inputs(batch, seq), **options))
+        assert len(answer.json()["data"]) == batch
+    assert {thread is threading.main_thread() for thread in threads[1:]} == {False}
+    assert threads[0] is threading.main_thread()
+
+
 async def test_a_mask_may_be_left_out(tensors: httpx2.AsyncClient) -> None:
     inputs = make_inputs(1, SEQ)
     inputs["mask"][:] = True
@@ -153,6 +202,7 @@ def changed(**tensors: Any) -> dict[str, Any]:
     return body
 
 
+NO_DATA: tuple[Any, ...] = ("", [])
 RAGGED = [[[0.0] * DIM] * 2, [[0.0] * DIM] * 3]
 FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "unknown": (changed(query=[1]), ("hidden, mask, ids, shift", "'query'"), "tensors", "unknown_tensor"),
@@ -197,7 +247,7 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
             ("none of very many", [0, 2**62, DIM], "got 0"),
             ("very many", [1, 2**40, DIM], f"got {2**40}"),
         )
-        for data in ("", [])
+        for data in NO_DATA
     },
     "other fields": (changed(mask={"dtype": "bool", "values": []}), ("dtype, shape, data",), "tensors.mask",
                      "invalid_value"),
