@@ -61,6 +61,7 @@ class Exchange:
         "has_body",
         "headers",
         "is_draining",
+        "num_body_bytes",
         "num_items",
         "num_tokens",
         "request_id",
@@ -78,7 +79,7 @@ class Exchange:
         self.route = ""
         self.status = 0
         self.code: str | None = None
-        self.num_items = self.num_tokens = 0
+        self.num_body_bytes = self.num_items = self.num_tokens = 0
         self.has_attention = self.has_body = self.is_draining = False
         self._held: list[tuple[AnswerBudget, float]] = []
         self._receive = receive
@@ -96,7 +97,7 @@ class Exchange:
             raise BodySizeError(f"body: {max_bytes} bytes allowed, got {int(declared)}")
         chunk, is_last = await self._chunk()
         body = chunk if is_last and len(chunk) <= max_bytes else await self._read_rest(chunk, is_last, max_bytes)
-        self.has_body = True
+        self.has_body, self.num_body_bytes = True, len(body)
         return body
 
     async def within(self, timeout_s: float, work: Awaitable[T]) -> T:

@@ -5,7 +5,6 @@ true is not 1, 8.0 is not 8, and only the first fault is told: a body of 50,000 
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -17,8 +16,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Va
 from pydantic_core import ErrorDetails
 
 from service.engine.engine import Engine
-from service.engine.formats import num_bytes
-from service.engine.request import AttentionChoice, EncodeRequest, EncodeResult, TensorRequest, TensorResult
+from service.engine.formats import num_bytes, value_cost
+from service.engine.request import (
+    AnswerFormat,
+    AttentionChoice,
+    EncodeRequest,
+    EncodeResult,
+    TensorRequest,
+    TensorResult,
+)
+from service.engine.sized import build_sized
 from service.errors import MediaTypeError, NotFoundError, RequestError
 from service.exchange import Exchange
 from service.settings import Truncate
@@ -46,9 +53,8 @@ _EXPECTED = {
     "normalize": "a boolean",
     "add_special_tokens": "a boolean",
 }
-_BYTES_PER_VALUE = {"float": 12.5, "base64": 5.4, "safetensors": 4.0}
-# Above it a thread does the work: what is smaller is done sooner than a thread is reached.
-_LARGE_ANSWER_BYTES = 2**20
+# What a character of JSON takes once it is parsed: numbers become objects.
+BYTES_PER_CHARACTER = 8
 SAFETENSORS = "application/vnd.safetensors"
 
 EncodingFormat = Literal["float", "base64"]
@@ -65,7 +71,6 @@ class _FirstFaultOnly(FailFast):
 Numbers = Annotated[list[int], _FirstFaultOnly(), MinLen(1)]
 Includes = Annotated[list[IncludeName], _FirstFaultOnly(), MinLen(1)]
 Model = TypeVar("Model", bound="Body")
-Built = TypeVar("Built")
 
 
 def _cut_side(value: Any) -> Any:
@@ -235,19 +240,14 @@ def attention_choice(options: AttentionOptions | None) -> AttentionChoice:
     )
 
 
-def answer_cost(encoding_format: str) -> float:
-    """Bytes that one value takes in the answer."""
-    return _BYTES_PER_VALUE[encoding_format]
+def answer_cost(answer_format: AnswerFormat) -> float:
+    """Bytes that one float takes in the answer."""
+    return value_cost(answer_format, "float32")
 
 
-async def write(build: Callable[[], bytes], result: EncodeResult | TensorResult, answer_format: str) -> bytes:
+async def write(build: Callable[[], bytes], result: EncodeResult | TensorResult, answer_format: AnswerFormat) -> bytes:
     """The answer as bytes; a large one is built beside the event loop, so that others are answered meanwhile."""
     return await build_sized(build, num_bytes(result, answer_cost(answer_format)))
-
-
-async def build_sized(build: Callable[[], Built], size: float) -> Built:
-    """Something of about this many bytes; when they are many, built beside the event loop."""
-    return await asyncio.to_thread(build) if size > _LARGE_ANSWER_BYTES else build()
 
 
 async def run(exchange: Exchange, engine: Engine, request: EncodeRequest) -> EncodeResult:

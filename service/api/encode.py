@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from service.api.body import (
+    BYTES_PER_CHARACTER,
     SAFETENSORS,
     AttentionOptions,
     Body,
@@ -30,7 +31,8 @@ from service.api.inputs import is_single, parse_inputs
 from service.api.tensors import parse_tensors
 from service.engine.engine import Engine
 from service.engine.formats import native_json, native_safetensors
-from service.engine.request import EncodeRequest, EncodeResult, TensorRequest, TensorResult
+from service.engine.request import AnswerFormat, EncodeRequest, EncodeResult, TensorRequest, TensorResult
+from service.engine.sized import build_sized
 from service.errors import RequestError
 from service.exchange import JSON, Exchange, Reply
 
@@ -107,12 +109,12 @@ async def encode(engine: Engine, exchange: Exchange) -> Reply:
     check_model(body.model, engine)
     is_binary = wants_safetensors(exchange)
     encoding_format = body.encoding_format or "float"
-    answer_format = "safetensors" if is_binary else encoding_format
+    answer_format: AnswerFormat = "safetensors" if is_binary else encoding_format
     name = engine.manifest.name
     headers: dict[str, str] = {}
     result: EncodeResult | TensorResult
     if body.tensors is not None:
-        result = await run_tensors(exchange, engine, to_tensor_request(body, engine, exchange, answer_format))
+        result = await run_tensors(exchange, engine, await to_tensor_request(body, engine, exchange, answer_format))
     else:
         request = to_request(body, engine, exchange, answer_format)
         result = await run(exchange, engine, request)
@@ -134,7 +136,7 @@ def wants_safetensors(exchange: Exchange) -> bool:
     return False
 
 
-def to_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_format: str) -> EncodeRequest:
+def to_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_format: AnswerFormat) -> EncodeRequest:
     """The engine's form of a checked body that holds text."""
     if body.input is None:
         raise missing_field("input", body.model_extra or {}, EncodeBody)
@@ -157,8 +159,10 @@ def to_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_form
     )
 
 
-def to_tensor_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_format: str) -> TensorRequest:
-    """The engine's form of a checked body that holds tensors."""
+async def to_tensor_request(
+    body: EncodeBody, engine: Engine, exchange: Exchange, answer_format: AnswerFormat
+) -> TensorRequest:
+    """The engine's form of a checked body that holds tensors; large ones are read beside the event loop."""
     model = engine.tensors
     if meaningless := [name for name in _TEXT_ONLY if getattr(body, name) is not None]:
         raise RequestError(f"{meaningless[0]}: has no meaning beside `tensors`", param=meaningless[0])
@@ -169,11 +173,12 @@ def to_tensor_request(body: EncodeBody, engine: Engine, exchange: Exchange, answ
         )
     if body.attention is not None and "attention" not in include:
         raise RequestError('attention: is given, but `include` has no "attention"', param="attention")
+    num_bytes = exchange.num_body_bytes * BYTES_PER_CHARACTER
     return TensorRequest(
-        parse_tensors(body.tensors, model.graph),
+        await build_sized(lambda: parse_tensors(body.tensors, model.graph), num_bytes),
         outputs=None if "outputs" in include else (),
         attention=attention_choice(body.attention) if "attention" in include else None,
         expand=body.attention is not None and bool(body.attention.expand),
-        bytes_per_value=answer_cost(answer_format),
+        answer_format=answer_format,
         hold=exchange.hold_from(engine.answers),
     )

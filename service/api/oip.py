@@ -15,13 +15,23 @@ from typing import Any
 
 import numpy as np
 
-from service.api.body import answer_cost, asked_space, build_sized, check_media_type, describe, parse, run, space_header
+from service.api.body import (
+    BYTES_PER_CHARACTER,
+    answer_cost,
+    asked_space,
+    check_media_type,
+    describe,
+    parse,
+    run,
+    space_header,
+)
 from service.api.oip_model import TEXT, VERSION, Ports, check_name, ports_of
 from service.api.oip_schema import InferBody, InferOutput, refuse
 from service.api.oip_wire import Output, Port, Values, read_tensors, write_answer
 from service.engine.attention import SAFETENSORS_HINT
 from service.engine.engine import Engine
-from service.engine.request import EncodeRequest, Include, TensorRequest, Text
+from service.engine.request import AnswerFormat, EncodeRequest, Include, TensorRequest, Text
+from service.engine.sized import build_sized
 from service.errors import RequestError
 from service.exchange import JSON, Exchange, Reply
 from service.runners.base import Array
@@ -29,8 +39,6 @@ from service.runners.base import Array
 BINARY = "application/octet-stream"
 HEADER = "Inference-Header-Content-Length"
 
-# What a character of JSON takes once it is parsed: numbers become objects.
-_BYTES_PER_CHARACTER = 8
 # Clients of this protocol send no content type at all, or that of bytes.
 _MEDIA_TYPES = (b"", BINARY.encode())
 _REWORDED = {
@@ -62,9 +70,14 @@ class Inference:
         return tuple(output.port.name for output in self.wanted)
 
     @property
+    def answer_format(self) -> AnswerFormat:
+        """The native one whose values cost as much as the dearest of this answer's."""
+        return "safetensors" if all(output.is_binary for output in self.wanted) else "float"
+
+    @property
     def bytes_per_value(self) -> float:
-        """What a value costs in the answer, at most."""
-        return answer_cost("safetensors" if all(output.is_binary for output in self.wanted) else "float")
+        """What a float costs in the answer, at most."""
+        return answer_cost(self.answer_format)
 
 
 async def infer(engine: Engine, exchange: Exchange) -> Reply:
@@ -74,7 +87,7 @@ async def infer(engine: Engine, exchange: Exchange) -> Reply:
     body = await exchange.read_body(max_bytes=engine.settings.max_body_bytes)
     num_json = _json_length(exchange, body)
     ports, max_items = ports_of(engine.manifest), engine.settings.max_items
-    request = await build_sized(lambda: _read(body, num_json, ports, max_items), num_json * _BYTES_PER_CHARACTER)
+    request = await build_sized(lambda: _read(body, num_json, ports, max_items), num_json * BYTES_PER_CHARACTER)
     with _own_words():
         outputs, headers = await _INFER[engine.manifest.kind](engine, exchange, request)
     head = {"model_name": engine.manifest.name, "model_version": VERSION}
@@ -112,7 +125,7 @@ async def _infer_tensors(
         {name: np.asarray(values) for name, values in request.values.items()},
         outputs=request.names,
         hold=exchange.hold_from(engine.answers),
-        bytes_per_value=request.bytes_per_value,
+        answer_format=request.answer_format,
     )
     result = await exchange.unless_gone(engine.infer(tensors))
     exchange.num_items, exchange.num_tokens = len(result.items), result.num_tokens

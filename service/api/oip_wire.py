@@ -34,6 +34,8 @@ _TAKEN: Mapping[str, tuple[frozenset[type], str]] = {
     BYTES: (frozenset({str}), "strings"),
 }
 _LENGTH = struct.Struct("<I")
+# numpy counts in 64 bits: a shape of larger sizes is an error there, even where one of them is 0.
+_MAX_SIZE = 2**31
 # Python's lock is held while a list becomes an array, and while an array is written: slices let others in.
 _SLICE_VALUES = 2**15
 
@@ -135,6 +137,9 @@ def _check_declared(port: Port, tensor: InferTensor, max_items: int) -> None:
         raise fault(
             port, f"axis batch: 1 to {max_items} allowed, got {describe(tensor.shape[0])}", code="too_many_items"
         )
+    for axis, size in zip(port.axes, tensor.shape, strict=True):
+        if not 1 <= size <= _MAX_SIZE:
+            raise fault(port, f"axis {axis}: 1 to {_MAX_SIZE} allowed, got {describe(size)}", code="wrong_shape")
 
 
 def _binary_size(port: Port, tensor: InferTensor, num_left: int) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -23,6 +24,10 @@ _LEAVES: Mapping[str, tuple[type, ...]] = {"f": (int, float), "i": (int,), "b": 
 _WORDS = {"f": "numbers", "i": "integers", "b": "true and false"}
 _FIELDS = ("dtype", "shape", "data")
 _MAX_AXES = 8
+# Python's lock is held while a list becomes an array: slices let others in.
+_SLICE_VALUES = 2**15
+# numpy counts in 64 bits: a shape of larger sizes is an error there, even where one of them is 0.
+_MAX_SIZE = 2**31
 
 
 def parse_tensors(value: Any, graph: GraphSpec) -> dict[str, Array]:
@@ -52,9 +57,10 @@ def _array(spec: TensorSpec, content: Any) -> Array:
 
 
 def _from_lists(spec: TensorSpec, content: list[Any]) -> Array:
-    kind = np.dtype(spec.dtype).kind
-    _check_lists(spec, content, kind, "")
-    return _typed(spec, content, spec.dtype)
+    shape = _check_lists(spec, content, np.dtype(spec.dtype).kind, "")
+    for _ in shape[1:]:
+        content = list(chain.from_iterable(content))
+    return _typed(spec, content).reshape(shape)
 
 
 def _check_lists(spec: TensorSpec, content: list[Any], kind: str, place: str) -> tuple[int, ...]:
@@ -86,12 +92,15 @@ def _bad_leaf(spec: TensorSpec, kind: str, bad: Any, place: str, expected: str =
     return fault(spec.name, f"{expected or _WORDS[kind]} expected, got {describe(bad)} at {place}", code="wrong_dtype")
 
 
-def _typed(spec: TensorSpec, content: Sequence[Any], dtype: str) -> Array:
-    try:
-        with np.errstate(over="ignore"):  # infinity is refused by name later
-            return np.array(content, dtype=dtype)
-    except OverflowError:
-        raise fault(spec.name, f"a number does not fit into {dtype}") from None
+def _typed(spec: TensorSpec, flat: Sequence[Any]) -> Array:
+    parts = []
+    for start in range(0, max(1, len(flat)), _SLICE_VALUES):
+        try:
+            with np.errstate(over="ignore"):  # infinity is refused by name later
+                parts.append(np.array(flat[start : start + _SLICE_VALUES], dtype=spec.dtype))
+        except OverflowError:
+            raise fault(spec.name, f"a number does not fit into {spec.dtype}") from None
+    return np.concatenate(parts)
 
 
 def _from_fields(spec: TensorSpec, content: Mapping[str, Any]) -> Array:
@@ -103,6 +112,10 @@ def _from_fields(spec: TensorSpec, content: Mapping[str, Any]) -> Array:
         raise fault(spec.name, f"dtype {spec.dtype} needed, got {given}", code="wrong_dtype")
     if not isinstance(shape, list) or len(shape) > _MAX_AXES or not all(type(n) is int and n >= 0 for n in shape):
         raise fault(spec.name, f"shape: a list of at most {_MAX_AXES} sizes is expected, got {describe(shape)}")
+    if bad := [size for size in shape if not 1 <= size <= _MAX_SIZE]:
+        raise fault(
+            spec.name, f"shape: sizes from 1 to {_MAX_SIZE} allowed, got {describe(bad[0])}", code="wrong_shape"
+        )
     count = prod(shape)
     if isinstance(data, str):
         return _from_base64(spec, data, shape, count)
@@ -113,7 +126,7 @@ def _from_fields(spec: TensorSpec, content: Mapping[str, Any]) -> Array:
     _check_lists(spec, data, np.dtype(spec.dtype).kind, "")
     if len(data) != count:
         raise fault(spec.name, f"data: {count} values needed for shape {shape}, got {len(data)}", code="wrong_shape")
-    return _typed(spec, data, spec.dtype).reshape(shape)
+    return _typed(spec, data).reshape(shape)
 
 
 def _from_base64(spec: TensorSpec, data: str, shape: list[int], count: int) -> Array:

@@ -53,15 +53,23 @@ def num_values(choice: AttentionChoice, lengths: Sequence[int], spec: AttentionS
     return num_matrices * sum(length * length for length in lengths)
 
 
-def check_response_size(
-    num_values: int, bytes_per_value: float, limit: int, *, num_tokens: int = 0, has_attention: bool = False
+def check_response_size(  # noqa: PLR0913 - each is a part of the size or of its refusal
+    num_values: int,
+    bytes_per_value: float,
+    limit: int,
+    *,
+    num_tokens: int = 0,
+    has_attention: bool = False,
+    num_bytes: float | None = None,
 ) -> None:
     """Refuse an answer over the limit before it is computed. Raises RequestError saying what would shrink it.
 
     num_values: floats of every kind in the answer. bytes_per_value: what one costs in the format asked for.
+    num_bytes: of all values, where they are not floats alone.
     num_tokens: tokens told one by one; alone, they are the fault of `input`.
     """
-    estimate = round(num_values * bytes_per_value + num_tokens * BYTES_PER_TOKEN)
+    num_bytes = num_values * bytes_per_value if num_bytes is None else num_bytes
+    estimate = round(num_bytes + num_tokens * BYTES_PER_TOKEN)
     if estimate <= limit:
         return
     param, hints = "include" if num_values else "input", [*_FEWER_VALUES] if has_attention else []

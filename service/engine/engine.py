@@ -20,7 +20,7 @@ from service.engine.proof import GraphProofs
 from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, TensorRequest, TensorResult
 from service.engine.tensor_model import TensorModel
 from service.engine.text_model import Submit, TextModel
-from service.errors import BackendError, RequestError, StartupError
+from service.errors import BackendError, RequestError, ServiceError, StartupError
 from service.manifest import PROBES, Manifest, Role, TextManifest
 from service.metrics import NO_OBSERVER, Observer
 from service.parity.probes import Probes, load_probes
@@ -64,7 +64,7 @@ class Engine:
         self._proofs = GraphProofs(bundle, runner, probes)
         self.answers = AnswerBudget(settings.max_answers_bytes)
         self._canary_fault: tuple[float, str] | None = None
-        self._model = _open_model(bundle, settings, lambda rows: self._batcher.submit(rows))
+        self._model = _open_model(bundle, settings, lambda rows: self._batcher.submit(rows), probes)
         self._batcher = Batcher(
             self._compute,
             num_workers=runner.info().num_workers,
@@ -196,13 +196,21 @@ class Engine:
         return BackendError("the model gave a value that is not finite", code="non_finite_output")
 
     def _warm(self) -> None:
-        """A row alone, and a full call of such rows, of every length that the provider is warmed for."""
+        """A row alone, and a full call of such rows, of every length that the provider is warmed for.
+
+        Raises StartupError when the model fails on them: the canary's are of the same kind.
+        """
         for length in warm_lengths(self._runner.info().provider, self._model.max_length):
             row = self._model.probe_row(length)
-            self._compute("encode", [row], is_alone=True)
+            self._warm_by([row], is_alone=True)
             if row.group is not None:
                 num_rows = max(1, self.settings.max_call_tokens // row.length)
-                self._compute("encode", [row] * num_rows, is_alone=False)
+                self._warm_by([row] * num_rows, is_alone=False)
+
+    def _warm_by(self, rows: Sequence[Row], *, is_alone: bool) -> None:
+        for outcome in self._compute("encode", rows, is_alone=is_alone):
+            if isinstance(outcome, ServiceError):
+                raise StartupError(f"{self.bundle.path}: warming up failed: {outcome.message}")
 
 
 def warm_lengths(provider: str, max_tokens: int) -> list[int]:
@@ -211,7 +219,10 @@ def warm_lengths(provider: str, max_tokens: int) -> list[int]:
     return sorted({min(length, max_tokens) for length in lengths})
 
 
-def _open_model(bundle: Bundle[Manifest], settings: Settings, submit: Submit) -> TextModel | TensorModel:
+def _open_model(
+    bundle: Bundle[Manifest], settings: Settings, submit: Submit, probes: Probes | None
+) -> TextModel | TensorModel:
     if isinstance(bundle.manifest, TextManifest):
         return TextModel(Bundle(bundle.path, bundle.manifest), settings, submit)
-    return TensorModel(bundle.manifest, settings, submit)
+    assert probes is not None, "no fake model takes tensors"
+    return TensorModel(bundle.manifest, settings, submit, probes)

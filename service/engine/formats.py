@@ -16,6 +16,7 @@ from safetensors.numpy import save
 
 from service.engine.attention import BYTES_PER_TOKEN
 from service.engine.request import (
+    AnswerFormat,
     EncodedItem,
     EncodeResult,
     Include,
@@ -25,7 +26,7 @@ from service.engine.request import (
     Token,
     TokenList,
 )
-from service.manifest import DENSE, LayoutKind
+from service.manifest import DENSE, DType, LayoutKind
 from service.runners.base import Array
 
 EncodingFormat = Literal["float", "base64"]
@@ -35,6 +36,10 @@ Json = dict[str, Any]
 _SLICE_VALUES = 2**15
 _SLICE_TOKENS = 2**12
 _SLICE_ITEMS = 64
+
+# Characters of a value in JSON, its comma included; a float16 is written as the float32 that it is.
+_JSON_CHARS: Mapping[DType, float] = {"float32": 12.5, "float16": 12.5, "int64": 21.0, "int32": 12.0, "bool": 6.0}
+_BASE64_CHARS_PER_BYTE = 1.35
 
 # What a layout has beside `offset`, which every answer names.
 _LAYOUT_FIELDS: Mapping[LayoutKind, tuple[str, ...]] = {
@@ -81,6 +86,13 @@ def native_safetensors(result: EncodeResult | TensorResult, model: str) -> bytes
         tensors |= {f"{index}.{name}": _packed(values) for name, values in _tensors(item).items()}
         data.append({"index": index, **_item(item, None)})
     return save(tensors, metadata={"response": _dump(_envelope(result, model, data)).decode()})
+
+
+def value_cost(answer_format: AnswerFormat, dtype: DType) -> float:
+    """Bytes that one value of this type takes in the answer, at most."""
+    if answer_format == "float":
+        return _JSON_CHARS[dtype]
+    return np.dtype(dtype).itemsize * (_BASE64_CHARS_PER_BYTE if answer_format == "base64" else 1.0)
 
 
 def num_bytes(result: EncodeResult | TensorResult, bytes_per_value: float) -> float:
@@ -184,18 +196,21 @@ def _weights_name(layer: LayerAttention) -> str:
 
 def _plain(values: Array) -> Array:
     """C-ordered, and of a type that orjson writes: floats as float32. -> the same shape"""
-    return np.ascontiguousarray(values, dtype=np.float32 if values.dtype.kind == "f" else values.dtype)
+    dtype = np.float32 if values.dtype.kind == "f" else values.dtype
+    return np.ascontiguousarray(values, dtype=dtype).reshape(values.shape)  # numpy's own has an axis at least
 
 
 def _packed(values: Array) -> Array:
     """C-ordered little-endian: float32, or an output's own type. -> the same shape"""
     dtype = np.dtype(np.float32) if values.dtype == np.float64 else values.dtype
-    return np.ascontiguousarray(values, dtype=dtype.newbyteorder("<"))
+    return np.ascontiguousarray(values, dtype=dtype.newbyteorder("<")).reshape(values.shape)
 
 
 def _floats(values: Array) -> Any:
     """Numbers for orjson; a large array is written in slices, between which other threads run."""
     plain = _plain(values)
+    if not plain.ndim:
+        return orjson.Fragment(orjson.dumps(plain.reshape(1), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])  # no list
     return plain if plain.size <= _SLICE_VALUES else orjson.Fragment(b"".join(_slices(plain)))
 
 

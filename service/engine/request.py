@@ -15,6 +15,7 @@ from service.settings import Truncate
 
 ABSENT = -1  # in a column of offsets
 
+AnswerFormat = Literal["float", "base64", "safetensors"]
 Include = Literal["embedding", "tokens", "outputs", "attention"]
 
 
@@ -172,14 +173,14 @@ class TensorRequest:
 
     tensors: arrays by input name, batch first. outputs: names of the graph outputs wanted; None = all but attention.
     attention: which weights are wanted as attention; expand: as dense matrices, whatever the layout of the module.
-    bytes_per_value, hold: as of `EncodeRequest`.
+    answer_format: what it is sent as, for the size check. hold: as of `EncodeRequest`.
     """
 
     tensors: Mapping[str, Array]
     outputs: tuple[str, ...] | None = None
     attention: AttentionChoice | None = None
     expand: bool = False
-    bytes_per_value: float = 12.5
+    answer_format: AnswerFormat = "float"
     hold: Hold | None = None
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from math import prod
 from typing import Literal
 
 import numpy as np
 
 from service.engine import attention
 from service.engine.batch import Heads, Row, RowResult
+from service.engine.formats import value_cost
 from service.engine.layouts import Part, expand, own_shape, query_axis, size_of
 from service.engine.request import LayerAttention, TensorItem, TensorRequest, TensorResult
+from service.engine.sized import build_sized
 from service.engine.tensor_inputs import check_tensors
 from service.errors import RequestError
-from service.manifest import DENSE, AttentionSpec, TensorManifest, TensorSpec
+from service.manifest import DENSE, AttentionSpec, TensorManifest
+from service.parity.probes import Probe, Probes
 from service.runners.base import Array
 from service.settings import Settings
 
@@ -21,14 +25,18 @@ Submit = Callable[[Sequence[Row]], Awaitable[list[RowResult]]]
 
 
 class TensorModel:
-    """Answers requests for tensors. submit: runs rows, all of a request's together."""
+    """Answers requests for tensors.
 
-    def __init__(self, manifest: TensorManifest, settings: Settings, submit: Submit) -> None:
+    submit: runs rows, all of a request's together. probes: the bundle's own, which its proof of life is taken from.
+    """
+
+    def __init__(self, manifest: TensorManifest, settings: Settings, submit: Submit, probes: Probes) -> None:
         self.manifest = manifest
         self.graph = manifest.graph("encode")
         self._settings = settings
         self._submit = submit
         self._by_name = {spec.name: spec for spec in self.graph.outputs}
+        self._probe_rows = [self._probe_row(probe) for probe in probes.cases]
 
     async def infer(self, request: TensorRequest) -> TensorResult:
         """Answer one request. Raises RequestError naming the tensor at fault; all is checked before anything is queued.
@@ -36,8 +44,11 @@ class TensorModel:
         Cancelling drops what has not run.
         """
         names = self._names(request)
-        batch_size, sizes = check_tensors(self.manifest, request.tensors, max_items=self._settings.max_items)
-        self._check_size(request, batch_size, sizes, names)
+        batch_size, sizes = await build_sized(
+            lambda: check_tensors(self.manifest, request.tensors, max_items=self._settings.max_items),
+            sum(values.nbytes for values in request.tensors.values()),
+        )
+        num_values = self._check_size(request, batch_size, sizes, names)
         heads: Heads = request.attention.heads if request.attention is not None else "all"
         rows = [
             Row(
@@ -51,7 +62,10 @@ class TensorModel:
             for index in range(batch_size)
         ]
         results = await self._submit(rows)
-        items = [self._item(request, row, result) for row, result in zip(rows, results, strict=True)]
+        items = await build_sized(
+            lambda: [self._item(request, row, result) for row, result in zip(rows, results, strict=True)],
+            num_values * np.dtype(np.float32).itemsize if request.attention is not None else 0,
+        )
         return TensorResult(items, sum(row.length for row in rows))
 
     @property
@@ -60,10 +74,20 @@ class TensorModel:
         return max(1, sum(self.manifest.tensors.max_sizes.values()))
 
     def probe_row(self, length: int) -> Row:
-        """A row that proves life and warms up: zeros, of about this length on every axis."""
-        limits = self.manifest.tensors.max_sizes
-        sizes = {axis: min(length, limit) for axis, limit in limits.items()}
-        inputs = {spec.name: _zeros(spec, sizes) for spec in self.graph.inputs if spec.meaning != "mask"}
+        """A row that proves life and warms up: of the stored probes, the one nearest to this length.
+
+        A made-up row would not do: a sound module may have no finite answer for it, as `x / x.norm()` for zeros.
+        """
+        return min(self._probe_rows, key=lambda row: abs(row.length - length))
+
+    def _probe_row(self, probe: Probe) -> Row:
+        sizes = {
+            axis: size
+            for spec in self.graph.inputs
+            for axis, size in zip(spec.axes[1:], probe.inputs[spec.name].shape[1:], strict=True)
+            if isinstance(axis, str)
+        }
+        inputs = {name: values[0] for name, values in probe.inputs.items()}
         outputs = tuple(spec.name for spec in self.graph.outputs if spec.meaning != "attention")
         return Row(inputs, sizes, "encode", outputs or self._attention_names((0,)), "all", self._group(sizes))
 
@@ -103,31 +127,40 @@ class TensorModel:
 
     def _check_size(
         self, request: TensorRequest, batch_size: int, sizes: Mapping[str, int], names: tuple[str, ...]
-    ) -> None:
-        num_values = 0
+    ) -> int:
+        """How many values the answer has. Raises RequestError when it would be too large."""
+        num_values, num_sent, num_held = 0, 0.0, 0.0
+        expanded: set[int] = set()
         for name in names:
             spec = self._by_name[name]
-            shape = own_shape(spec, sizes)
+            shape, dtype = own_shape(spec, sizes), spec.dtype
             if spec.meaning == "attention" and request.attention is not None:
-                shape = self._sent_shape(request, spec, shape, sizes)
-            num_values += batch_size * int(np.prod(shape))
+                if request.expand and spec.layer in expanded:
+                    continue  # parts of one layer become one matrix
+                expanded.add(spec.layer)
+                shape = self._sent_shape(request, shape, sizes)
+                dtype = "float32"
+            count = batch_size * prod(shape)
+            num_values += count
+            num_sent += count * value_cost(request.answer_format, dtype)
+            num_held += count * np.dtype(dtype).itemsize
         attention.check_response_size(
             num_values,
-            request.bytes_per_value,
+            value_cost(request.answer_format, "float32"),
             self._settings.max_response_bytes,
             has_attention=request.attention is not None,
+            num_bytes=num_sent,
         )
         if request.hold is not None:
-            request.hold(num_values * (4 + request.bytes_per_value))
+            request.hold(num_held + num_sent)
+        return num_values
 
-    def _sent_shape(
-        self, request: TensorRequest, spec: TensorSpec, shape: tuple[int, ...], sizes: Mapping[str, int]
-    ) -> tuple[int, ...]:
+    def _sent_shape(self, request: TensorRequest, shape: tuple[int, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
         assert request.attention is not None
-        if len(shape) == 3:
-            chosen = attention.select_heads(request.attention, self._attention())
-            shape = (1 if request.attention.heads == "mean" else len(chosen), *shape[1:])
-        return (*shape[:-1], size_of(self._key_axis(), sizes)) if request.expand else shape
+        num_heads, own = 1, shape[-2:]
+        if len(shape) == 3 and request.attention.heads != "mean":
+            num_heads = len(attention.select_heads(request.attention, self._attention()))
+        return (num_heads, *(self._dense_sizes(sizes) if request.expand else own))
 
     def _item(self, request: TensorRequest, row: Row, result: RowResult) -> TensorItem:
         wanted = request.outputs
@@ -148,7 +181,7 @@ class TensorModel:
         for layer in attention.select_layers(choice, spec):
             parts = [self._part(name, row, result[name]) for name in self._attention_names((layer,))]
             if request.expand:
-                queries, keys = self._dense_sizes(row)
+                queries, keys = self._dense_sizes(row.sizes)
                 found.append(LayerAttention(layer, heads, expand(parts, queries, keys)))
             else:
                 found += [LayerAttention(layer, heads, part.weights, part.layout) for part in parts]
@@ -157,18 +190,14 @@ class TensorModel:
     def _part(self, name: str, row: Row, weights: Array) -> Part:
         layout = self._by_name[name].layout
         index = row.inputs.get(layout.index) if layout.index else None
+        weights = weights.astype(np.float32, copy=False)  # an answer's weights have no type: it is always this one
         return Part(layout, weights if weights.ndim == 3 else weights[None], index)
 
-    def _dense_sizes(self, row: Row) -> tuple[int, int]:
+    def _dense_sizes(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         spec = next(spec for spec in self.graph.attention if spec.layout.kind != "global_queries")
-        return size_of(query_axis(spec), row.sizes), size_of(self._key_axis(), row.sizes)
+        return size_of(query_axis(spec), sizes), size_of(self._key_axis(), sizes)
 
     def _key_axis(self) -> str | int:
         """Of the dense matrix: a sparse layout has the keys of its own sequence."""
         spec = next(spec for spec in self.graph.attention if spec.layout.kind != "global_queries")
         return spec.axes[-1] if spec.layout == DENSE else query_axis(spec)
-
-
-def _zeros(spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
-    shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:]]
-    return np.full(shape, -1 if spec.meaning == "index" else 0, dtype=spec.dtype)

@@ -83,6 +83,15 @@ def test_a_long_answer_is_written_in_slices_that_join() -> None:
     np.testing.assert_array_equal(np.array(orjson.loads(body)["outputs"][0]["data"], dtype=np.float32), values)
 
 
+def test_no_position_beside_very_many_is_refused() -> None:
+    port = port_of("x", "FP32", 3)
+    for shape in ([1, 0, 10**30], [1, 0, 2**62], [1, 2**62, 0]):
+        for data, size in (([], None), ([[]], None), (None, {"binary_data_size": 0})):
+            sent = InferTensor(name="x", shape=shape, datatype="FP32", parameters=size, data=data)
+            with pytest.raises(RequestError, match=r"inputs\.x: axis axis_"):
+                read_tensors([sent], {"x": port}, memoryview(b""), max_items=4)
+
+
 def refusal(datatype: str, shape: list[int], data: Any = None, binary: bytes | None = None) -> str:
     port = port_of("x", datatype, 2)
     parameters = None if binary is None else {"binary_data_size": len(binary)}
@@ -113,7 +122,10 @@ def refusal(datatype: str, shape: list[int], data: Any = None, binary: bytes | N
         ("BOOL", [2, 1], [True, 1], "booleans needed, got 1 at [1, 0]"),
         ("FP32", [1, 1], None, "data: a list is expected, got null"),
         ("FP32", [1, 1], {"0": 1}, "data: a list is expected, got an object"),
-        ("FP32", [1, 10**30], [1], "more than 10^18 values needed by its shape, got 1"),
+        ("FP32", [1, 2**31], [1], "2147483648 values needed by its shape, got 1"),
+        ("FP32", [1, 10**30], [1], "axis axis_1: 1 to 2147483648 allowed, got an integer"),
+        ("FP32", [1, 0], [], "axis axis_1: 1 to 2147483648 allowed, got 0"),
+        ("FP32", [1, 0], [[]], "axis axis_1: 1 to 2147483648 allowed, got 0"),
         ("FP32", [1, 2, 3], [1] * 6, "shape [batch, axis_1] needed, got 3 axes"),
         ("FP32", [5, 1], [1] * 5, "axis batch: 1 to 4 allowed, got 5"),
         ("FP32", [0, 1], [], "axis batch: 1 to 4 allowed, got 0"),
@@ -129,7 +141,9 @@ def test_data_that_does_not_fit_is_refused(datatype: str, shape: list[int], data
     [
         ("FP32", [2, 2], bytes(15), "16 bytes needed by its shape and FP32, got 15"),
         ("FP32", [2, 2], bytes(17), "16 bytes needed by its shape and FP32, got 17"),
-        ("FP16", [1, 10**12], bytes(4), "2000000000000 bytes needed by its shape and FP16, got 4"),
+        ("FP16", [1, 10**9], bytes(4), "2000000000 bytes needed by its shape and FP16, got 4"),
+        ("FP16", [1, 10**30], b"", "axis axis_1: 1 to 2147483648 allowed, got an integer"),
+        ("FP16", [1, 0], b"", "axis axis_1: 1 to 2147483648 allowed, got 0"),
         ("BOOL", [2, 2], b"\0\1\2\1", "bytes 0 or 1 needed, got 2 at [1, 0]"),
         ("BYTES", [2, 1], b"\1\0\0\0a\1\0\0", "2 elements needed, the bytes end before element 1"),
         ("BYTES", [1, 1], b"\5\0\0\0abc", "element 0 says 5 bytes, 3 are left"),

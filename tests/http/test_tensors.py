@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,15 @@ import pytest
 from safetensors.numpy import load
 
 from service.api.schema import ModelSummary, TensorsAnswer
+from service.api.tensors import parse_tensors
 from service.app import create_app
 from service.bundle import open_bundle
+from service.engine.layouts import expand
 from service.runners.base import Array
 from service.settings import Settings
+from tests.fixtures.cross_bundle import make_cross_bundle
+from tests.fixtures.cross_bundle import make_inputs as make_cross_inputs
+from tests.fixtures.cross_bundle import reference as cross_reference
 from tests.fixtures.tensor_bundle import DIM, HEADS, MAX_SEQ, NAME, VOCAB, make_inputs, reference
 from tests.http.conftest import wait_ready
 
@@ -25,15 +32,21 @@ URL = "/v1/encode"
 Packed = dict[str, Any]
 
 
-@pytest.fixture
-async def tensors(tensor_bundle: Path) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of an app that serves the tensor bundle with its own session."""
-    app = create_app(Settings(), lambda: open_bundle(tensor_bundle))
+@asynccontextmanager
+async def serving(bundle: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of an app that serves a bundle with its own session."""
+    app = create_app(Settings(), lambda: open_bundle(bundle))
     async with (
         app.router.lifespan_context(app),
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://test") as client,
     ):
         await wait_ready(client)
+        yield client
+
+
+@pytest.fixture
+async def tensors(tensor_bundle: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    async with serving(tensor_bundle) as client:
         yield client
 
 
@@ -84,6 +97,52 @@ async def test_nested_lists_and_packed_values_are_the_same(tensors: httpx2.Async
         assert (await tensors.post(URL, json=other)).json() == first
     shown = first["data"][0]["outputs"]["pooled"]
     np.testing.assert_allclose(shown["data"], reference(inputs)["pooled"][0], atol=1e-5)
+
+
+async def test_an_output_of_one_value_a_row_is_a_number(tensors: httpx2.AsyncClient) -> None:
+    inputs = make_inputs(BATCH, SEQ)
+    expected = reference(inputs)["num_kept"]
+    data = (await tensors.post(URL, json=body_of(inputs))).json()["data"]
+    assert [item["outputs"]["num_kept"] for item in data] == [
+        {"shape": [], "dtype": "int64", "data": int(count)} for count in expected
+    ]
+    answer = await tensors.post(URL, json=body_of(inputs), headers={"accept": "application/vnd.safetensors"})
+    assert load(answer.content)["0.outputs.num_kept"].shape == ()
+
+
+async def test_large_tensors_are_read_beside_the_loop(
+    tensors: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.current_thread())
+        return parse_tensors(*arguments)
+
+    monkeypatch.setattr("service.api.encode.parse_tensors", noted)
+    for batch, seq in ((1, 2), (60, MAX_SEQ)):
+        nested = {name: values.tolist() for name, values in make_inputs(batch, seq).items()}
+        answer = await tensors.post(URL, json={"tensors": nested})
+        assert len(answer.json()["data"]) == batch
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
+
+
+async def test_large_weights_are_expanded_beside_the_loop(
+    tensors: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.current_thread())
+        return expand(*arguments)
+
+    monkeypatch.setattr("service.engine.tensor_model.expand", noted)
+    options = {"include": ["attention"], "attention": {"expand": True}, "encoding_format": "base64"}
+    for batch, seq in ((1, 2), (40, MAX_SEQ)):
+        answer = await tensors.post(URL, json=body_of(make_inputs(batch, seq), **options))
+        assert len(answer.json()["data"]) == batch
+    assert {thread is threading.main_thread() for thread in threads[1:]} == {False}
+    assert threads[0] is threading.main_thread()
 
 
 async def test_a_mask_may_be_left_out(tensors: httpx2.AsyncClient) -> None:
@@ -143,6 +202,7 @@ def changed(**tensors: Any) -> dict[str, Any]:
     return body
 
 
+NO_DATA: tuple[Any, ...] = ("", [])
 RAGGED = [[[0.0] * DIM] * 2, [[0.0] * DIM] * 3]
 FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "unknown": (changed(query=[1]), ("hidden, mask, ids, shift", "'query'"), "tensors", "unknown_tensor"),
@@ -177,6 +237,18 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "a negative size": (
         changed(mask={"dtype": "bool", "shape": [-1, 1], "data": ""}), ("shape",), "tensors.mask", "invalid_value"
     ),
+    **{
+        f"{name} beside {data!r}": (
+            changed(hidden={"dtype": "float32", "shape": shape, "data": data}), ("sizes from 1", told),
+            "tensors.hidden", "wrong_shape",
+        )
+        for name, shape, told in (
+            ("no position", [1, 0, DIM], "got 0"),
+            ("none of very many", [0, 2**62, DIM], "got 0"),
+            ("very many", [1, 2**40, DIM], f"got {2**40}"),
+        )
+        for data in NO_DATA
+    },
     "other fields": (changed(mask={"dtype": "bool", "values": []}), ("dtype, shape, data",), "tensors.mask",
                      "invalid_value"),
     "an id too high": (
@@ -213,6 +285,14 @@ async def test_a_fault_names_the_tensor(tensors: httpx2.AsyncClient, name: str) 
     await refused(tensors, body, *words, param=param, code=code)
 
 
+@pytest.mark.parametrize("shape", ["[0,4611686018427387904,8]", f"[1,{10**40},8]", f"[1,0,{10**40}]"])
+async def test_a_size_without_end_is_refused(tensors: httpx2.AsyncClient, shape: str) -> None:
+    for data in ('""', "[]"):
+        body = f'{{"tensors":{{"hidden":{{"dtype":"float32","shape":{shape},"data":{data}}}}}}}'
+        answer = await tensors.post(URL, content=body.encode(), headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tensors.hidden")
+
+
 async def test_each_kind_of_model_says_what_it_takes(tensors: httpx2.AsyncClient, client: httpx2.AsyncClient) -> None:
     for path in (URL, "/v1/embeddings", "/v1/tokenize"):
         answer = await tensors.post(path, json={"input": "the cat"})
@@ -220,3 +300,16 @@ async def test_each_kind_of_model_says_what_it_takes(tensors: httpx2.AsyncClient
         assert (answer.status_code, error["code"]) == (400, "unsupported")
         assert "takes tensors" in error["message"]
     await refused(client, changed(), "takes text", param="tensors", code="unsupported")
+
+
+async def test_weights_of_a_half_precision_bundle_are_float32(tmp_path: Path) -> None:
+    bundle = make_cross_bundle(tmp_path / "half", weights_dtype="float16")
+    inputs = make_cross_inputs(1, 3, 5)
+    body = body_of(inputs, include=["attention"], encoding_format="base64")
+    expected = cross_reference(inputs)["weights"]
+    async with serving(bundle.path) as client:
+        for options in ({}, {"heads": [0]}, {"heads": "mean"}, {"expand": True}):
+            answer = await client.post(URL, json=body | {"attention": options})
+            (layer,) = answer.json()["data"][0]["attention"]
+            weights = np.frombuffer(base64.b64decode(layer["weights"]), "<f4").reshape(layer["shape"])
+            np.testing.assert_allclose(weights, expected, atol=1e-3)
