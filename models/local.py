@@ -17,6 +17,11 @@ from models.scores import scaled_dot
 from models.signature import Declaration
 from models.weighting import softmax_weights
 
+# The longest sequence that a server takes. A window's cost grows with it; that of strides and summaries, at a fixed
+# stride or block, with a share of its square.
+_MAX_WINDOWED, _MAX_PATTERNED = 16384, 4096
+_MAX_GLOBAL = 64
+
 
 class BlockAttention(nn.Module):
     """What the patterns have in common: the projections, and sequences cut into blocks.
@@ -80,7 +85,7 @@ class BlockAttention(nn.Module):
         mixed, weights = attend(parts, [part.keep(keys) for part in parts], *self.project(hidden))
         return self.join(mixed, seq), *(self.sparse(*pair, seq) for pair in zip(parts, weights, strict=True))
 
-    def declare(self, weights: dict[str, dict[str, Any]]) -> Declaration:
+    def declare(self, weights: dict[str, dict[str, Any]], *, max_seq: int) -> Declaration:
         """The signature of a pattern with these outputs of weights."""
         return {
             "inputs": {
@@ -89,6 +94,7 @@ class BlockAttention(nn.Module):
             },
             "outputs": {"output": {"axes": ["batch", "seq", self.dim]}}
             | {name: {"meaning": "attention"} | layout for name, layout in weights.items()},
+            "max_sizes": {"seq": max_seq},
         }
 
     def rows_of(self, columns: int | str) -> list[str | int]:
@@ -163,10 +169,11 @@ class SlidingWindowAttention(BlockAttention):
             "band_weights": {"axes": self.rows_of(2 * self.block + 1), "layout": "band", "offset": -self.block}
         }
         if not self.has_globals:
-            return self.declare(weights)
+            return self.declare(weights, max_seq=_MAX_WINDOWED)
         weights["global_key_weights"] = {"axes": self.rows_of("num_global"), "layout": "global_keys"} | index
         weights["global_query_weights"] = {"axes": by_query, "layout": "global_queries"} | index
-        declaration = self.declare(weights)
+        declaration = self.declare(weights, max_seq=_MAX_WINDOWED)
+        declaration["max_sizes"]["num_global"] = _MAX_GLOBAL
         declaration["inputs"]["global_index"] = {
             "axes": ["batch", "num_global"],
             "dtype": "int64",
@@ -207,7 +214,8 @@ class StridedAttention(BlockAttention):
                     "layout": "strided",
                     "stride": self.block,
                 },
-            }
+            },
+            max_seq=_MAX_PATTERNED,
         )
 
 
@@ -247,7 +255,8 @@ class FixedAttention(BlockAttention):
                     "block": self.block,
                     "tail": self.tail,
                 },
-            }
+            },
+            max_seq=_MAX_PATTERNED,
         )
 
 

@@ -80,6 +80,11 @@ class TensorSpec(_Frozen):
         """The axes of one row that may change from row to row."""
         return tuple(axis for axis in self.axes[1:] if isinstance(axis, str))
 
+    @property
+    def is_required(self) -> bool:
+        """Whether a request must have this input of a tensor bundle: no mask means all, no index means none."""
+        return self.meaning not in ("mask", "index")
+
 
 class GraphSpec(_Frozen):
     """One ONNX file.

@@ -58,7 +58,7 @@ _PACKED = {
         },
     },
 }
-_TENSORS_TEXT = "For a model that takes tensors: its inputs by name, batch first; masks may be left out."
+_TENSORS_TEXT = "For a model that takes tensors: its inputs by name, batch first; masks and indices may be left out."
 Tensors = Annotated[
     Any, WithJsonSchema({"type": "object", "additionalProperties": {"oneOf": [_NESTED, _PACKED]}}), Field()
 ]

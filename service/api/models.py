@@ -69,7 +69,7 @@ def _of_text(manifest: TextManifest) -> dict[str, Any]:
 def _of_tensors(manifest: TensorManifest) -> dict[str, Any]:
     graph = manifest.graph("encode")
     return {
-        "inputs": [_tensor(spec) | {"is_required": spec.meaning != "mask"} for spec in graph.inputs],
+        "inputs": [_tensor(spec) | {"is_required": spec.is_required} for spec in graph.inputs],
         "outputs": [_tensor(spec) for spec in graph.outputs],
         "batching": manifest.tensors.batching,
         "max_sizes": manifest.tensors.max_sizes,

@@ -1,8 +1,8 @@
 """The Open Inference Protocol, version 2, as Triton's and KServe's clients speak it: every bundle, by its own tensors.
 
-A tensor bundle has the inputs and outputs of its graph; masks may be left out, and no `outputs` means all of them. A
-text bundle takes `text` (BYTES) and gives `embedding` and `num_tokens`. Tensors come and go in JSON, or as binary
-behind it.
+A tensor bundle has the inputs and outputs of its graph; masks and indices may be left out, and no `outputs` means all
+of them. A text bundle takes `text` (BYTES) and gives `embedding` and `num_tokens`. Tensors come and go in JSON, or as
+binary behind it.
 """
 
 from __future__ import annotations

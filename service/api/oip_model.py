@@ -63,7 +63,7 @@ def check_name(engine: Engine, model: str, version: str = VERSION) -> None:
 
 
 def _port(spec: TensorSpec) -> Port:
-    return Port(spec.name, _DATATYPES[spec.dtype], spec.axes, is_required=spec.meaning != "mask")
+    return Port(spec.name, _DATATYPES[spec.dtype], spec.axes, is_required=spec.is_required)
 
 
 def _by_name(inputs: Iterable[Port], outputs: Iterable[Port]) -> Ports:

@@ -21,7 +21,7 @@ def check_tensors(
 ) -> tuple[int, dict[str, int]]:
     """The batch size, and the size of every symbolic axis. Raises RequestError naming the tensor at fault.
 
-    tensors: arrays by input name, batch first; masks may be left out.
+    tensors: arrays by input name, batch first; masks and indices may be left out.
     """
     graph = manifest.graph("encode")
     _check_names(graph, tensors)
@@ -41,6 +41,22 @@ def check_tensors(
     return found.pop("batch"), found
 
 
+def with_indices(graph: GraphSpec, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The tensors, and for each index that is left out one that names no position: a column of -1."""
+    given = [(spec, tensors[spec.name]) for spec in graph.inputs if spec.name in tensors]
+    sizes = {axis: size for spec, values in given for axis, size in zip(spec.axes, values.shape, strict=False)}
+    absent = [spec for spec in graph.inputs if spec.meaning == "index" and spec.name not in tensors]
+    return {
+        **tensors,
+        **{
+            spec.name: np.full(
+                [sizes.get(axis, 1) if isinstance(axis, str) else axis for axis in spec.axes], -1, spec.dtype
+            )
+            for spec in absent
+        },
+    }
+
+
 def fault(name: str, message: str, *, code: str | None = None) -> RequestError:
     """A RequestError about the tensor of that name."""
     return RequestError(f"{PARAM}.{name}: {message}", param=f"{PARAM}.{name}", code=code)
@@ -52,7 +68,7 @@ def _check_names(graph: GraphSpec, tensors: Mapping[str, Array]) -> None:
         raise RequestError(
             f"{PARAM}: this model takes {', '.join(known)}, got {unknown[0]!r:.60}", param=PARAM, code="unknown_tensor"
         )
-    if missing := [name for name, spec in known.items() if name not in tensors and spec.meaning != "mask"]:
+    if missing := [name for name, spec in known.items() if name not in tensors and spec.is_required]:
         raise RequestError(f"{PARAM}: {', '.join(missing)} is missing", param=PARAM, code="missing_tensor")
 
 

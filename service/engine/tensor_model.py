@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Literal
 
@@ -14,7 +15,7 @@ from service.engine.formats import value_cost
 from service.engine.layouts import Part, expand, own_shape, query_axis, size_of
 from service.engine.request import LayerAttention, TensorItem, TensorRequest, TensorResult
 from service.engine.sized import build_sized
-from service.engine.tensor_inputs import check_tensors
+from service.engine.tensor_inputs import check_tensors, with_indices
 from service.errors import RequestError
 from service.manifest import DENSE, AttentionSpec, TensorManifest
 from service.parity.probes import Probe, Probes
@@ -43,6 +44,7 @@ class TensorModel:
 
         Cancelling drops what has not run.
         """
+        request = replace(request, tensors=with_indices(self.graph, request.tensors))
         names = self._names(request)
         batch_size, sizes = await build_sized(
             lambda: check_tensors(self.manifest, request.tensors, max_items=self._settings.max_items),
