@@ -239,8 +239,8 @@ def _left_out(probe: _Probe, pair: TensorSpec, axis: str) -> Case:
         elif is_one and spec.name == pair.name:
             inputs[spec.name] = (keep[:, :, None] == keep[:, None, :]).astype(values.dtype)
         elif not is_one and spec.meaning == "mask" and spec.axes[-1] == axis:
-            shape = keep.shape if values.ndim == 2 else (len(keep), 1, keep.shape[1])
-            inputs[spec.name] = np.where(keep.reshape(shape), values, 0).astype(values.dtype)
+            columns = keep if values.ndim == 2 else keep[:, None, :]
+            inputs[spec.name] = np.where(columns, values, 0).astype(values.dtype)
     return replace(case, inputs=inputs, masks=replace(case.masks, axes=axes))
 
 

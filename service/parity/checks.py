@@ -27,7 +27,8 @@ def relative_difference(found: Array, expected: Array, real: Array) -> Array:
     scale = np.abs(np.where(differs, wanted, 0.0)).max(axis=tuple(range(1, wanted.ndim)), keepdims=True, initial=0.0)
     scale = np.maximum(scale, _usual_size(wanted))
     difference: Array = np.where(differs, np.abs(found.astype(np.float64) - wanted), 0.0)
-    return difference / np.where(scale == 0, 1.0, scale)
+    relative: Array = difference / np.where(scale == 0, 1.0, scale)
+    return relative
 
 
 def pooled_difference(found: Array, expected: Array, masks: Masks) -> Array:
