@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from models.scores import make_score, scaled_dot
+from models.scores import MAX_ADDITIVE, AdditiveScore, make_score, scaled_dot
 from models.signature import Declaration
 from models.weighting import Weighting, read_mask, sample_weights, softmax_weights
 
@@ -79,7 +79,10 @@ class ScoredAttention(nn.Module):
 
     def signature(self) -> Declaration:
         """Inputs and outputs of `forward` (`models.signature`)."""
-        return {
+        limits: Declaration = {}
+        if isinstance(self.score, AdditiveScore):  # it takes query_seq · key_seq · score_dim numbers of memory
+            limits["max_sizes"] = {"query_seq": MAX_ADDITIVE, "key_seq": MAX_ADDITIVE}
+        return limits | {
             "inputs": {
                 "query": {"axes": ["batch", "query_seq", self.query_dim]},
                 "key": {"axes": ["batch", "key_seq", self.key_dim]},

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 Score = Callable[[Tensor, Tensor], Tensor]
 
+# The most positions of either side that a server takes where each pair of them costs a whole vector.
+MAX_ADDITIVE = 512
+
 
 def dot(query: Tensor, key: Tensor) -> Tensor:
     """Dot product (Luong et al., 2015).

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from models.recurrent import LstmEncoder
-from models.scores import AdditiveScore
+from models.scores import MAX_ADDITIVE, AdditiveScore
 from models.signature import Declaration
 from models.weighting import softmax_weights
 
@@ -127,4 +127,7 @@ class AttentionSeq2Seq(Seq2Seq):
         """Inputs and outputs, as `models.signature` says."""
         weights = {"axes": ["batch", "query_seq", "key_seq"], "meaning": "attention"}
         declared = super().signature()
-        return declared | {"outputs": declared["outputs"] | {"weights": weights}}
+        return declared | {
+            "outputs": declared["outputs"] | {"weights": weights},
+            "max_sizes": {"query_seq": MAX_ADDITIVE, "key_seq": MAX_ADDITIVE},
+        }

@@ -11,6 +11,7 @@ from torch import nn
 
 from models.attention import ScoredAttention, SingleHeadAttention
 from models.multi_head import CrossAttention, MultiHeadAttention, SelfAttention
+from models.registry import build_preset
 from models.transformer import TokenTransformer, TransformerEncoder
 from tests.fixtures.masks import Declared, random_inputs
 
@@ -43,3 +44,13 @@ def test_names_and_shapes(module: nn.Module) -> None:
     assert meanings == [None] + ["attention"] * (len(found) - 1)
     layers = [spec.get("layer", 0) for spec in signature["outputs"].values()][1:]
     assert layers == [*range(len(layers))]
+
+
+def test_mechanisms_that_cost_a_vector_a_pair_take_fewer_positions() -> None:
+    names = ("additive", "seq2seq-attention", "dot")
+    limits = {name: cast(Declared, build_preset(name)).signature().get("max_sizes") for name in names}
+    assert limits == {
+        "additive": {"query_seq": 512, "key_seq": 512},
+        "seq2seq-attention": {"query_seq": 512, "key_seq": 512},
+        "dot": None,
+    }

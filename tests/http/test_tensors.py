@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import threading
 from collections.abc import AsyncIterator
@@ -313,3 +314,30 @@ async def test_weights_of_a_half_precision_bundle_are_float32(tmp_path: Path) ->
             (layer,) = answer.json()["data"][0]["attention"]
             weights = np.frombuffer(base64.b64decode(layer["weights"]), "<f4").reshape(layer["shape"])
             np.testing.assert_allclose(weights, expected, atol=1e-3)
+
+
+async def test_fifty_requests_at_once_on_two_axes_equal_their_single_runs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    shapes = [tuple(int(rng.integers(1, end)) for end in (4, 20, 30)) for _ in range(50)]
+    requests = [make_cross_inputs(*shape, seed=index) for index, shape in enumerate(shapes)]
+
+    async def ask(client: httpx2.AsyncClient, index: int) -> dict[str, Array]:
+        inputs = requests[index]
+        tensors = {name: packed(values) if index % 2 else values.tolist() for name, values in inputs.items()}
+        body = {"tensors": tensors, "include": ["outputs", "attention"], "attention": {"expand": index % 3 == 0}}
+        answer = await client.post(URL, json=body, headers={"accept": "application/vnd.safetensors"})
+        assert answer.status_code == 200, answer.text
+        return load(answer.content)
+
+    async with serving(make_cross_bundle(tmp_path / "cross").path) as client:
+        alone = [await ask(client, index) for index in range(50)]
+        together = await asyncio.gather(*(ask(client, index) for index in range(50)))
+    for inputs, one, other in zip(requests, alone, together, strict=True):
+        expected = cross_reference(inputs)
+        assert set(one) == set(other)
+        for name, values in other.items():
+            row, _, kind = name.partition(".")
+            wanted = expected["weights"][int(row)][None] if kind == "attention.0" else None
+            wanted = expected[kind.removeprefix("outputs.")][int(row)] if wanted is None else wanted
+            np.testing.assert_allclose(values, one[name], atol=1e-5)
+            np.testing.assert_allclose(values, wanted, atol=1e-5)
