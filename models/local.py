@@ -2,7 +2,7 @@
 
 Every module projects as `models.attention.MultiHeadAttention` does, under the same names, and equals it under the dense
 mask of its pattern. `mask` is always [batch, seq]; one for each query would have seq · seq elements itself.
-What the weights' columns stand for is declared by `signature` (`models.signature`) and undone by `models.layouts`.
+What the weights' columns stand for is declared by `signature`; `models.signature` has the formulas.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from models.layouts import expand_weights
 from models.registry import PRESETS, build_preset
 from models.signature import Declaration
 from models.weighting import masks_of_keys
+from tools.layouts import expand_weights
 
 SIZES = {"query_seq": 18, "key_seq": 24, "seq": 24, "num_global": 2}
 LOCAL_SEQ = 96  # some windows of 16 long

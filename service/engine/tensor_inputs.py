@@ -46,15 +46,9 @@ def with_indices(graph: GraphSpec, tensors: Mapping[str, Array]) -> Mapping[str,
     given = [(spec, tensors[spec.name]) for spec in graph.inputs if spec.name in tensors]
     sizes = {axis: size for spec, values in given for axis, size in zip(spec.axes, values.shape, strict=False)}
     absent = [spec for spec in graph.inputs if spec.meaning == "index" and spec.name not in tensors]
-    return {
-        **tensors,
-        **{
-            spec.name: np.full(
-                [sizes.get(axis, 1) if isinstance(axis, str) else axis for axis in spec.axes], -1, spec.dtype
-            )
-            for spec in absent
-        },
-    }
+    shapes = [[axis if isinstance(axis, int) else sizes.get(axis, 1) for axis in spec.axes] for spec in absent]
+    none = {spec.name: np.full(shape, -1, spec.dtype) for spec, shape in zip(absent, shapes, strict=True)}
+    return {**tensors, **none}
 
 
 def fault(name: str, message: str, *, code: str | None = None) -> RequestError:

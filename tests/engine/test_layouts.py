@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.layouts import expand_part
 from service.engine.layouts import Part, expand, own_shape
 from service.manifest import LayoutSpec, TensorSpec
+from tools.layouts import expand_part
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "band": {"offset": -3},

@@ -97,8 +97,8 @@ def test_rows_of_different_groups_wait_side_by_side(groups: tuple[str | None, st
     rows = [Row({}, {"seq": 5}, "encode", ("output",), "all", groups[index % 2]) for index in range(8)]
     queue.push(rows)
     calls = []
-    while call := queue.take():
-        calls.append([ticket.row for ticket in call])
+    while tickets := queue.take():
+        calls.append([ticket.row for ticket in tickets])
     assert sorted(id(row) for call in calls for row in call) == sorted(map(id, rows))
     for call in calls:
         assert len({row.group for row in call}) == 1

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.layouts import expand_part, expand_weights
 from models.local import FixedAttention, SlidingWindowAttention, StridedAttention
 from tests.fixtures.patterns import MASKS, PATTERNS, TAIL, assert_equals_full, make_inputs, make_module, rows_of
+from tools.layouts import expand_part, expand_weights
 
 torch.set_num_threads(1)
 BLOCK = 4

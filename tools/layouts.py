@@ -1,4 +1,4 @@
-"""Sparse layouts of attention weights → dense weights, for tests and for documents.
+"""Sparse layouts of attention weights → dense weights in torch, for pictures and as the reference of the service's own.
 
 The result has seq · seq elements: what the sparse layouts are there to avoid.
 """
