@@ -13,8 +13,9 @@ import numpy as np
 
 from export.modules.signature import Signature
 from service.manifest import Batching, TensorManifest, TensorSpec
-from service.parity.cases import Case, Layout, MaskKind, make_case, pad_inputs, select_inputs
+from service.parity.cases import Case, Layout, make_case, pad_inputs, select_inputs
 from service.parity.checks import relative_difference, select_output, shape_fault
+from service.parity.masks import MaskKind
 from service.parity.report import gates_for
 from service.runners.base import Array, Runner
 
