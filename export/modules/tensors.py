@@ -65,9 +65,9 @@ class TensorOptions:
 class Material:
     """What a bundle is made of, whatever it came from.
 
-    graph: with the declared names. weights: by name; weights_file: the file that holds exactly these.
-    reference, decision: of a module; None for a ready graph, which is its own. sha256: of every file that was read.
-    num_parameters: trained numbers. created_by: packages that made the graph.
+    draft: the manifest as far as it is known before the proof. graph: with the declared names. weights: by name;
+    weights_file: the file that holds exactly these. reference, decision: of a module; None for a ready graph, which is
+    its own.
     """
 
     draft: TensorManifest
