@@ -177,6 +177,8 @@ def dtype_of(value: ValueInfoProto) -> str:
     """The type of an input or output, by the name that a manifest gives it; ONNX's own for what is not served."""
     number = value.type.tensor_type.elem_type
     names = {number: name for name, number in DTYPES.items()}
+    if number not in TensorProto.DataType.values():
+        return f"type {number}, which is none of ONNX's"
     return names.get(number) or str(TensorProto.DataType.Name(number)).lower()
 
 

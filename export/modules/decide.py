@@ -227,17 +227,18 @@ def _left_out(probe: _Probe, pair: TensorSpec, axis: str) -> Case:
     out, since they must not come in through their own sequence.
     """
     case = probe.case("full")
-    keep = np.zeros(case.masks.axes[axis].shape, dtype=bool)
+    keep: Array = np.zeros(case.masks.axes[axis].shape, dtype=bool)
     keep[:, ::2] = True
+    is_one = pair.axes[-2:] == (axis, axis)
     inputs, axes = dict(case.inputs), {**case.masks.axes, axis: keep}
     for spec in probe.signature.inputs:
         values = inputs[spec.name]
         if spec.meaning == "index" and spec.of == axis:
             places = np.maximum(values, 0)
             axes[str(spec.axes[-1])] = (values >= 0) & np.take_along_axis(keep, places, axis=1)
-        elif pair.axes[1] == pair.axes[2] and spec.name == pair.name:
+        elif is_one and spec.name == pair.name:
             inputs[spec.name] = (keep[:, :, None] == keep[:, None, :]).astype(values.dtype)
-        elif pair.axes[1] != pair.axes[2] and spec.meaning == "mask" and spec.axes[-1] == axis:
+        elif not is_one and spec.meaning == "mask" and spec.axes[-1] == axis:
             shape = keep.shape if values.ndim == 2 else (len(keep), 1, keep.shape[1])
             inputs[spec.name] = np.where(keep.reshape(shape), values, 0).astype(values.dtype)
     return replace(case, inputs=inputs, masks=replace(case.masks, axes=axes))

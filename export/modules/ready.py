@@ -7,7 +7,8 @@ must come in a signature file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -15,8 +16,8 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, inliner
-from onnx.external_data_helper import load_external_data_for_model
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, inliner, numpy_helper
+from onnx.external_data_helper import load_external_data_for_tensor
 
 from export.checkpoint import is_lfs_stub
 from export.errors import ExportError
@@ -27,6 +28,7 @@ from service.bundle import sha256_file
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STUB_BYTES = 64
+_KNOWN_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 _FLOATS = ("float32", "float16")
 _ASK = "give --signature FILE"
 
@@ -45,14 +47,11 @@ class Ready:
 def open_ready(path: Path, signature_file: Path | None) -> Ready:
     """Read a file. Raises ExportError with every reason why it is not taken."""
     model = _parse(path)
-    if faults := _external_faults(model, path.parent):
-        raise ExportError(f"{path}: its external data cannot be read", faults)
-    sha256 = {path.name: sha256_file(path)}
-    for name in sorted({place["location"] for _, place in _external(model)}):
-        sha256[name] = sha256_file(path.parent / name)
-    load_external_data_for_model(model, str(path.parent))
+    if faults := _broken(model):
+        raise ExportError(f"{path}: a broken ONNX file", faults)
+    sha256 = {path.name: sha256_file(path)} | _load_external(model, path)
     if model.functions:
-        model = inliner.inline_local_functions(model)
+        model = _inlined(model, path)
     _drop_defaults(model.graph)
     faults = [*operator_faults(model), *_tensor_faults(model)]
     warnings: list[str] = []
@@ -89,23 +88,84 @@ def _parse(path: Path) -> ModelProto:
     return model
 
 
+def _broken(model: ModelProto) -> list[str]:
+    """What a file must have before any of it is looked at: operators of a version, names, tensors of a known type."""
+    faults = []
+    if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
+        faults.append("opset_import: the version of ONNX's operators is missing")
+    for kind, values in (("inputs", model.graph.input), ("outputs", model.graph.output)):
+        counts = Counter(value.name for value in values)
+        faults += [
+            f"{kind}: {name or 'one without a name'}: {count} times" for name, count in counts.items() if count > 1
+        ]
+    for tensor in _all_tensors(model):
+        if tensor.data_type not in _KNOWN_TYPES:
+            faults.append(f"{tensor.name}: type {tensor.data_type} is none of ONNX's")
+        elif any(size < 0 for size in tensor.dims):
+            faults.append(f"{tensor.name}: sizes {list(tensor.dims)} are not all at least 0")
+    return faults
+
+
+def _content_faults(tensor: TensorProto) -> Iterator[str]:
+    try:
+        numpy_helper.to_array(tensor)
+    except Exception as error:
+        yield f"{tensor.name}: its content is not of sizes {list(tensor.dims)}: {' '.join(str(error).split())[:200]}"
+
+
+def _inlined(model: ModelProto, path: Path) -> ModelProto:
+    """The graph with its local functions put where they are called."""
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ExportError(f"{path}: its local functions cannot be put in place: {reason}") from None
+
+
 def _external(model: ModelProto) -> Iterator[tuple[TensorProto, dict[str, str]]]:
     """Every tensor that lies outside the graph, and where."""
-    for tensor in _tensors(model.graph):
+    for tensor in _all_tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
             yield tensor, {entry.key: entry.value for entry in tensor.external_data}
 
 
+def _all_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor: initializers, and constants in attributes, inside branches and local functions too."""
+    yield from _tensors(model.graph)
+    for function in model.functions:
+        yield from _constants(function.node)
+
+
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every tensor: initializers, and constants in attributes, inside branches too."""
     yield from graph.initializer
-    for node in graph.node:
+    yield from _constants(graph.node)
+
+
+def _constants(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
             for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from _tensors(inner)
+
+
+def _load_external(model: ModelProto, path: Path) -> dict[str, str]:
+    """Take in the numbers that lie beside the graph. -> SHA-256 of each of their files, by name
+
+    Raises ExportError with every tensor, inside or beside, that is not what it says.
+    """
+    if faults := _external_faults(model, path.parent):
+        raise ExportError(f"{path}: its external data cannot be read", faults)
+    names = sorted({place["location"] for _, place in _external(model)})
+    for tensor, _ in _external(model):
+        load_external_data_for_tensor(tensor, str(path.parent))
+        tensor.data_location = TensorProto.DEFAULT
+        del tensor.external_data[:]
+    if faults := [fault for tensor in _all_tensors(model) for fault in _content_faults(tensor)]:
+        raise ExportError(f"{path}: a broken ONNX file", faults)
+    return {name: sha256_file(path.parent / name) for name in names}
 
 
 def _external_faults(model: ModelProto, folder: Path) -> list[str]:

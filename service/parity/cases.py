@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from math import prod
 from typing import Literal
 
 import numpy as np
 
-from service.engine.layouts import Sizes
+from service.engine.layouts import Sizes, own_shape
 from service.manifest import GraphSpec, Manifest, TensorManifest, TensorSpec
 from service.runners.base import Array
 
@@ -29,7 +30,8 @@ class Form:
     num_long_seeds: seeds under which the largest size itself is tried; lengths: the others, as far as below it.
     max_size: no axis of tensors is tried at more, texts are tried at their limit; max_case_tokens: cap of batch ×
     length (a lone row of any length is tried); max_case_bytes: cap of the attention weights of one case, above which
-    it compares fewer layers.
+    it compares fewer layers. large_size: at which one lone row of tensors is tried beside, as far as what it takes and
+    gives is at most max_large_bytes, else at half of it, and so on.
     """
 
     num_seeds: int
@@ -39,10 +41,21 @@ class Form:
     max_size: int
     max_case_tokens: int
     max_case_bytes: int
+    large_size: int = 0
+    max_large_bytes: int = 16 * 2**20
 
 
 FORMS: Mapping[str, Form] = {
-    "quick": Form(2, 1, (1, 2, 3, 8), (1, 2, 5, 21), max_size=129, max_case_tokens=512, max_case_bytes=64 * 2**20),
+    "quick": Form(
+        2,
+        1,
+        (1, 2, 3, 8),
+        (1, 2, 5, 21),
+        max_size=129,
+        max_case_tokens=512,
+        max_case_bytes=64 * 2**20,
+        large_size=513,
+    ),
     "full": Form(
         5,
         3,
@@ -150,7 +163,8 @@ class Layout:
 
 def make_cases(manifest: Manifest, form: Form) -> list[Case]:
     """Every case of a form, small ones first within a seed."""
-    return [make_case(manifest, layout, index) for index, layout in enumerate(_layouts(manifest, form))]
+    layouts = [*_layouts(manifest, form), *_large_layouts(manifest, form)]
+    return [make_case(manifest, layout, index) for index, layout in enumerate(layouts)]
 
 
 def mask_kinds(manifest: Manifest) -> tuple[MaskKind, ...]:
@@ -179,6 +193,31 @@ def _layouts(manifest: Manifest, form: Form) -> Iterator[Layout]:
             is_small = batch == 1 or batch * layout.longest <= form.max_case_tokens
             if is_small and _is_possible(kind, batch, layout.longest):
                 yield layout
+
+
+def _large_layouts(manifest: Manifest, form: Form) -> Iterator[Layout]:
+    """One lone row far beyond the others, where tables, windows and sums of tensors may end."""
+    if not isinstance(manifest, TensorManifest):
+        return
+    size = min(form.large_size, max(manifest.max_sizes.values(), default=1))
+    while size > form.max_size:
+        sizes = _sizes(manifest, [size, size - 1], 0)
+        if _num_bytes(manifest, sizes) <= form.max_large_bytes:
+            yield Layout(0, 1, sizes, "full")
+            return
+        size //= 2
+
+
+def _num_bytes(manifest: Manifest, sizes: Sizes) -> int:
+    """Of the inputs and outputs of one row, weights of attention as dense matrices."""
+    graph = manifest.graph("encode")
+    total = 0
+    for spec in (*graph.inputs, *graph.outputs):
+        shape = own_shape(spec, sizes)
+        if spec.meaning == "attention":
+            shape = (*shape[:-1], max(shape[-1], shape[-2]))
+        total += prod(shape) * np.dtype(spec.dtype).itemsize
+    return total
 
 
 def _edges(manifest: Manifest) -> set[int]:

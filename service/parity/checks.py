@@ -20,9 +20,9 @@ def relative_difference(found: Array, expected: Array, real: Array) -> Array:
 
     found, expected: [batch, …]; real: broadcastable to them -> [batch, …], 0 where equal or not real
     """
-    differs = np.broadcast_to(real, expected.shape) & (found != expected)
-    if not np.issubdtype(expected.dtype, np.floating) or not differs.any():
-        return differs.astype(np.float64)
+    differs: Array = np.broadcast_to(real, expected.shape) & (found != expected)
+    if expected.dtype.kind != "f" or not differs.any():
+        return np.asarray(differs, dtype=np.float64)
     wanted = np.where(real, expected.astype(np.float64), 0.0)
     scale = np.abs(np.where(differs, wanted, 0.0)).max(axis=tuple(range(1, wanted.ndim)), keepdims=True, initial=0.0)
     scale = np.maximum(scale, _usual_size(wanted))

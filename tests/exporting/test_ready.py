@@ -229,6 +229,10 @@ def _unclear(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("Add", ["input_ids", "input_ids"], ["twice"]))
 
 
+def _of_no_type(model: onnx.ModelProto) -> None:
+    model.graph.output[0].type.tensor_type.elem_type = 99
+
+
 def _double(model: onnx.ModelProto) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(3), "wide"))
 
@@ -242,10 +246,70 @@ def _double(model: onnx.ModelProto) -> None:
         (_unused, "inputs.extra: the graph does not use it"),
         (_fixed, "inputs.input_ids: the first axis is 1, not the batch of the first input: give --signature FILE"),
         (_unclear, "inputs.input_ids: what its int64 values mean cannot be read from the graph: give --signature FILE"),
+        (_of_no_type, "outputs.embedding.dtype: "),
         (_double, "wide: weights in double: float32, float16, int64, int32, bool are served"),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(tmp_path: Path, edit: Edit, message: str) -> None:
+    model = masked_mean()
+    edit(model)
+    with pytest.raises(ExportError) as caught:
+        open_ready(saved(model, tmp_path / "mean.onnx"), None)
+    assert any(message in fault for fault in caught.value.faults), caught.value
+
+
+def _no_data(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].ClearField("raw_data")
+
+
+def _no_opset(model: onnx.ModelProto) -> None:
+    del model.opset_import[:]
+
+
+def _more_rows(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].dims[0] = 41
+
+
+def _fewer_than_none(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].dims[0] = -40
+
+
+def _no_such_type(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].data_type = 99
+
+
+def _external_without_type(model: onnx.ModelProto) -> None:
+    external(model)
+    model.graph.initializer[0].data_type = 0
+
+
+def _twice(model: onnx.ModelProto) -> None:
+    model.graph.output.add().CopyFrom(model.graph.output[0])
+
+
+def _function_with_external(model: onnx.ModelProto) -> None:
+    constant = helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(np.zeros(4, np.float32), "k"))
+    tensor = constant.attribute[0].t
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../../etc/passwd")
+    model.functions.append(helper.make_function("own", "F", [], ["k"], [constant], [helper.make_opsetid("", 18)]))
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (_no_data, "table: its content is not of sizes [40, 8]"),
+        (_no_opset, "opset_import: the version of ONNX's operators is missing"),
+        (_more_rows, "table: its content is not of sizes [41, 8]"),
+        (_fewer_than_none, "table: sizes [-40, 8] are not all at least 0"),
+        (_no_such_type, "table: type 99 is none of ONNX's"),
+        (_external_without_type, "table: type 0 is none of ONNX's"),
+        (_twice, "outputs: embedding: 2 times"),
+        (_function_with_external, "k: ../../etc/passwd: a file beside the graph is needed"),
+    ],
+)
+def test_a_broken_file_is_told_by_what_is_broken(tmp_path: Path, edit: Edit, message: str) -> None:
     model = masked_mean()
     edit(model)
     with pytest.raises(ExportError) as caught:

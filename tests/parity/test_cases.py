@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 from service.manifest import GraphSpec, TextManifest
 from service.parity.cases import FORMS, MASK_KINDS, Case, Form, Layout, MaskKind, make_case, make_cases, pad_inputs
+from tests.fixtures.tensor_bundle import make_tensor_bundle
 from tests.fixtures.toy_encoder import NUM_TYPES, toy_manifest
 
 KINDS = MASK_KINDS["any"]
@@ -70,6 +74,23 @@ def test_large_batches_are_left_out_but_never_the_longest_row() -> None:
     form = Form(1, 1, (1, 2, 3), (10,), max_size=64, max_case_tokens=60, max_case_bytes=1)
     cases = make_cases(toy_manifest(max_tokens=64), form)
     assert {shape(case) for case in cases} == {(1, 10), (2, 10), (3, 10), (1, 64)}
+
+
+def test_tensors_are_tried_once_at_a_large_size_that_bytes_allow(tmp_path: Path) -> None:
+    """Two heads of weights over 513 positions are 2 MiB; of 256, half a MiB."""
+    small = make_tensor_bundle(tmp_path / "bundle").manifest
+
+    def largest(max_size: int, max_large_bytes: int) -> list[tuple[int, int]]:
+        manifest = small.model_copy(
+            update={"tensors": small.tensors.model_copy(update={"max_sizes": {"seq": max_size}})}
+        )
+        cases = make_cases(manifest, replace(FORMS["quick"], max_large_bytes=max_large_bytes))
+        return [shape(case) for case in cases if shape(case)[1] > FORMS["quick"].max_size]
+
+    assert largest(2048, 16 * 2**20) == [(1, 513)]
+    assert largest(2048, 2**20) == [(1, 256)]
+    assert largest(200, 2**20) == [(1, 200)]
+    assert largest(2048, 10) == largest(100, 2**20) == []
 
 
 def test_cases_repeat() -> None:
