@@ -5,7 +5,7 @@ Each question has its own reason for a refusal. The proof then holds the graph t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -14,7 +14,8 @@ import numpy as np
 from export.modules.signature import Signature
 from service.manifest import Batching, TensorManifest, TensorSpec
 from service.parity.cases import Case, Layout, MaskKind, make_case, pad_inputs, select_inputs
-from service.parity.checks import relative_difference, select_output, shape_fault
+from service.parity.checks import empty_row_weight, relative_difference, select_output, shape_fault
+from service.parity.judge import dense_axes, gather
 from service.parity.report import gates_for
 from service.runners.base import Array, Runner
 
@@ -24,6 +25,10 @@ _FIRST_SIZE = 6
 _BATCH = 3
 _SEEDS = (101, 102)
 _PADDING_SEEDS = range(101, 105)
+_ALONE = (
+    "where a layer of PyTorch takes the first axis for the sequence, batch_first=True mends it; else "
+    'rows.batching = "alone" serves it, and each row is then answered as a batch of one'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +97,35 @@ def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> De
     faults = _runs_at_all(probe)
     if faults and _shape_faults(probe, probe.layout):
         return Decision("padded", False, tuple(faults), has_run=False)
-    if random := _repeats(probe):  # nothing else can be asked of it
+    if random := _answers(probe, _repeats):  # nothing else can be asked of it
         return Decision("padded", False, (*faults, *random))
     takes_empty = _takes_empty_rows(probe)
     if signature.batching == "alone":
         return Decision("alone", takes_empty, tuple(faults))
-    faults += _rows_are_independent(probe)
-    if signature.batching == "equal_shapes" or not manifest.max_sizes:  # without an axis that changes nothing is padded
+    faults += _answers(probe, _rows_are_independent)
+    if _is_unpadded(signature):
         return Decision("equal_shapes", takes_empty, tuple(faults))
-    reasons = [*_masks_are_honoured(probe), *_pairs_are_honoured(probe), *_padding_is_harmless(probe)]
-    if reasons and not signature.has_mask and signature.batching is None:
-        return Decision("equal_shapes", takes_empty, tuple(faults))
+    questions = (_masks_are_honoured, _pairs_are_honoured, _padding_is_harmless)
+    reasons = [reason for question in questions for reason in _answers(probe, question)]
     return Decision("padded", takes_empty, (*faults, *reasons))
+
+
+def _is_unpadded(signature: Signature) -> bool:
+    """Whether rows of other sizes are kept apart: as declared, or since no mask tells the module where a row ends.
+
+    Padding that no mask hides may be harmless at every size that is tried, and not at another one.
+    """
+    if signature.batching == "equal_shapes" or not signature.max_sizes:
+        return True
+    return signature.batching is None and not signature.has_mask
+
+
+def _answers(probe: _Probe, question: Callable[[_Probe], list[str]]) -> list[str]:
+    """The faults that a question finds; that the model fails at it is one too."""
+    try:
+        return question(probe)
+    except Exception as error:
+        return [f"it fails when other rows are asked of it: {_line(error)}"]
 
 
 def takes_empty_rows(manifest: TensorManifest, signature: Signature, runner: Runner) -> bool:
@@ -139,8 +161,11 @@ def _shape_faults(probe: _Probe, layout: Layout) -> list[str]:
         )
         return [f"outputs.{fault}, at {_at(layout)}" for fault in found if fault]
     except Exception as error:
-        text = " ".join(str(error).split())[:200]
-        return [f"it fails at {_at(layout)}: {type(error).__name__}: {text}"]
+        return [f"it fails at {_at(layout)}: {_line(error)}"]
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _largest(probe: _Probe, layout: Layout, axis: str) -> int:
@@ -173,11 +198,11 @@ def _rows_are_independent(probe: _Probe) -> list[str]:
     others = _mixed(case.inputs, probe.case("full", seed=_SEEDS[1]).inputs, rows=[case.batch - 1])
     rest = list(range(case.batch - 1))
     if why := probe.changed(_rows(probe.run(others), rest), _rows(before, rest), case, rest):
-        return [f'rows depend on each other: with another row beside them {why}; rows.batching = "alone" serves it']
+        return [f"rows depend on each other: with another row beside them {why}; {_ALONE}"]
     for row in range(case.batch):
         alone = probe.run(select_inputs(graph, case.inputs, [row], sizes))
         if why := probe.changed(alone, _rows(before, [row]), case, [row]):
-            return [f'rows depend on each other: for a row alone {why}; rows.batching = "alone" serves it']
+            return [f"rows depend on each other: for a row alone {why}; {_ALONE}"]
     return []
 
 
@@ -258,9 +283,16 @@ def _padding_is_harmless(probe: _Probe) -> list[str]:
     often that of no padding."""
     kind: MaskKind = "right" if probe.signature.has_mask else "full"
     smallest = dict.fromkeys(probe.manifest.max_sizes, 1)
-    for seed, sizes in product(_PADDING_SEEDS, (smallest, probe.layout.sizes)):
-        case = make_case(probe.manifest, replace(probe.layout, seed=seed, sizes=sizes, kind=kind), 0)
-        if why := _changed_by_padding(probe, case):
+    limits = probe.manifest.max_sizes
+    tries = [
+        (replace(probe.layout, seed=seed, sizes=sizes, kind=kind), _widened(sizes, limits))
+        for seed, sizes in product(_PADDING_SEEDS, (smallest, probe.layout.sizes))
+    ]
+    # One lone row with as much padding as there can be, an axis at a time: a module may change from some size on.
+    lone = replace(probe.layout, batch=1)
+    tries += [(lone, {**lone.sizes, axis: limit}) for axis, limit in limits.items()]
+    for layout, wider in tries:
+        if why := _changed_by_padding(probe, make_case(probe.manifest, layout, 0), wider):
             return [
                 f"padding is not harmless: with masked positions added at the end {why}; rows.batching = "
                 '"equal_shapes" serves it without padding'
@@ -268,9 +300,12 @@ def _padding_is_harmless(probe: _Probe) -> list[str]:
     return []
 
 
-def _changed_by_padding(probe: _Probe, case: Case) -> str | None:
-    sizes, limits = case.masks.sizes, probe.manifest.max_sizes
-    wider = {axis: min(size + 3, limits[axis]) for axis, size in sizes.items()}
+def _widened(sizes: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
+    return {axis: min(size + 3, limits[axis]) for axis, size in sizes.items()}
+
+
+def _changed_by_padding(probe: _Probe, case: Case, wider: Mapping[str, int]) -> str | None:
+    sizes = case.masks.sizes
     raw = probe.run(pad_inputs(probe.manifest, case.inputs, wider))
     rows = range(case.batch)
     found = {spec.name: select_output(spec, raw[spec.name], rows, sizes) for spec in probe.signature.outputs}
@@ -278,16 +313,23 @@ def _changed_by_padding(probe: _Probe, case: Case) -> str | None:
 
 
 def _takes_empty_rows(probe: _Probe) -> bool:
-    """A row whose mask leaves nothing: finite, and its neighbours as they are without it."""
+    """A row whose mask leaves nothing: no error, all finite, no weight on any key, and its neighbours as they are
+    without it."""
     if not probe.signature.has_mask:
         return False
     case = probe.case("empty")
-    outputs = probe.run(case.inputs)
-    if not all(np.isfinite(values).all() for values in outputs.values()):
-        return False
     rest = list(range(case.batch - 1))
     graph, sizes = probe.manifest.graph("encode"), case.masks.sizes
-    without = probe.run(select_inputs(graph, case.inputs, rest, sizes))
+    try:
+        outputs = probe.run(case.inputs)
+        without = probe.run(select_inputs(graph, case.inputs, rest, sizes))
+        weights = gather(graph, outputs, case.inputs, sizes).weights
+    except Exception:  # whatever the module raises
+        return False
+    if not all(np.isfinite(values).all() for values in outputs.values()):
+        return False
+    if any(empty_row_weight(found, case.masks.columns(*dense_axes(graph))).any() for found in weights.values()):
+        return False
     return probe.changed(_rows(outputs, rest), without, case, rest) is None
 
 

@@ -28,7 +28,11 @@ def decided(name: str) -> Decision:
 @pytest.mark.parametrize(
     ("name", "batching", "takes_empty_rows"),
     [
-        ("Plain", "padded", False),
+        ("Plain", "equal_shapes", False),
+        ("LongTurn", "equal_shapes", False),
+        ("PositionWise", "padded", False),
+        ("AddedMask", "padded", False),
+        ("Packed", "padded", False),
         ("Named", "padded", True),
         ("RightOnly", "padded", True),
         ("Recurrent", "equal_shapes", False),
@@ -47,7 +51,13 @@ def test_how_rows_may_share_calls_is_found_out(name: str, batching: str, takes_e
 @pytest.mark.parametrize(
     ("name", "reasons"),
     [
-        ("MixesRows", ['rows depend on each other: with another row beside them y changes by .*batching = "alone"']),
+        (
+            "MixesRows",
+            [
+                "rows depend on each other: with another row beside them y changes by .*batch_first=True "
+                '.*batching = "alone" serves it.*batch of one'
+            ],
+        ),
         ("IgnoresMask", ["the mask is not honoured: .* under a right mask y changes", "padding is not harmless"]),
         ("Sentinels", ["rows depend on each other", "the mask is not honoured", "padding is not harmless"]),
         ("ColumnsOnly", ["the mask is not honoured: inputs.mask: with other values in one of two groups"]),
@@ -58,6 +68,8 @@ def test_how_rows_may_share_calls_is_found_out(name: str, batching: str, takes_e
                 "padding is not",
             ],
         ),
+        ("LongTurnPadded", ["padding is not harmless: .* y changes"]),
+        ("FailsAlone", ["it fails when other rows are asked of it: ValueError: two rows are needed"]),
         ("RightUnsaid", ['under a left mask mean changes by .*rows.masks = "right" if padding on the right']),
         ("Everything", ["outputs.y: not the same when the same call is made again: something is drawn at random"]),
         ("ShortTable", ["max_sizes.seq: 16 is the largest that works, got 2048: it fails at batch 1, seq 2048: Index"]),
