@@ -17,6 +17,7 @@ from service.parity.cases import Case, Layout, MaskKind, make_case, pad_inputs, 
 from service.parity.checks import empty_row_weight, relative_difference, select_output, shape_fault
 from service.parity.judge import dense_axes, gather
 from service.parity.report import gates_for
+from service.parity.scale import model_sizes
 from service.runners.base import Array, Runner
 
 Outputs = Mapping[str, Array]
@@ -46,12 +47,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """One model being asked. limit: how far the same row may be from itself."""
+    """One model being asked. limit: how far the same row may be from itself; usual: the usual size of its outputs."""
 
     manifest: TensorManifest
     signature: Signature
     runner: Runner
     limit: float
+    usual: Mapping[str, float]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Every output by name. Raises what the model raises."""
@@ -80,7 +82,9 @@ class _Probe:
         for spec in self.signature.outputs:
             if along is not None and along not in spec.axes:
                 continue
-            difference = relative_difference(found[spec.name], expected[spec.name], masks.real(spec))
+            difference = relative_difference(
+                found[spec.name], expected[spec.name], masks.real(spec), self.usual.get(spec.name, 0.0)
+            )
             if not difference.size or float(difference.max()) <= self.limit:
                 continue
             return f"{spec.name} changes by {float(difference.max()):.2g}, relative to the largest that changes"
@@ -134,7 +138,8 @@ def takes_empty_rows(manifest: TensorManifest, signature: Signature, runner: Run
 
 
 def _probe(manifest: TensorManifest, signature: Signature, runner: Runner) -> _Probe:
-    return _Probe(manifest, signature, runner, 4 * gates_for(manifest.precision, "cpu").invariance)
+    limit = 4 * gates_for(manifest.precision, "cpu").invariance
+    return _Probe(manifest, signature, runner, limit, model_sizes(manifest, runner))
 
 
 def _runs_at_all(probe: _Probe) -> list[str]:
