@@ -164,7 +164,13 @@ def _shape_faults(probe: _Probe, layout: Layout) -> list[str]:
         found = (
             shape_fault(spec, outputs[spec.name], case.batch, case.masks.sizes) for spec in probe.signature.outputs
         )
-        return [f"outputs.{fault}, at {_at(layout)}" for fault in found if fault]
+        if faults := [f"outputs.{fault}, at {_at(layout)}" for fault in found if fault]:
+            return faults
+        return [
+            f"outputs.{name}: {int(bad)} of {values.size} values are not finite, at {_at(layout)}"
+            for name, values in outputs.items()
+            if (bad := np.count_nonzero(~np.isfinite(values)))
+        ]
     except Exception as error:
         return [f"it fails at {_at(layout)}: {_line(error)}"]
 
