@@ -196,7 +196,7 @@ def _repeats(probe: _Probe) -> list[str]:
     inputs = probe.case("full").inputs
     first, again = probe.run(inputs), probe.run(inputs)
     return [
-        f"outputs.{name}: not the same when the same call is made again: something is drawn at random"
+        f"outputs.{name}: not the same when the same call is made again: something is random, or a state changes"
         for name, values in first.items()
         if not np.array_equal(values, again[name], equal_nan=values.dtype.kind == "f")
     ]
@@ -228,8 +228,8 @@ def _masks_are_honoured(probe: _Probe) -> list[str]:
         if why := probe.changed(probe.run(inputs), probe.run(case.inputs), case, rows):
             hint = "" if kind == "right" else '; rows.masks = "right" if padding on the right is all it knows'
             return [
-                f"the mask is not honoured: with other values under a {kind} mask {why}{hint}; rows.batching = "
-                '"equal_shapes" serves it without padding'
+                f"the mask is not honoured (True or 1 = attend): with other values under a {kind} mask {why}{hint}; "
+                'rows.batching = "equal_shapes" serves it without padding'
             ]
     return []
 
