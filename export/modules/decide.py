@@ -13,9 +13,10 @@ import numpy as np
 
 from export.modules.signature import Signature
 from service.manifest import Batching, TensorManifest, TensorSpec
-from service.parity.cases import Case, Layout, MaskKind, make_case, pad_inputs, select_inputs
+from service.parity.cases import Case, Layout, make_case, pad_inputs, select_inputs
 from service.parity.checks import empty_row_weight, relative_difference, select_output, shape_fault
 from service.parity.judge import dense_axes, gather
+from service.parity.masks import MaskKind
 from service.parity.report import gates_for
 from service.parity.scale import model_sizes
 from service.runners.base import Array, Runner

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Literal
 
 import numpy as np
 
 from service.engine.layouts import Sizes, own_shape
 from service.manifest import GraphSpec, Manifest, TensorManifest, TensorSpec
+from service.parity.masks import (
+    MASK_KINDS,
+    MASK_MEANINGS,
+    MaskKind,
+    Masks,
+    draw_axis,
+    draw_pair,
+    drop_prefix,
+    is_pair,
+    pair_of,
+)
 from service.runners.base import Array
-
-_MASK_MEANINGS = frozenset({"attention_mask", "mask"})
-MaskKind = Literal["full", "right", "left", "holes", "empty"]
-
-MASK_KINDS: Mapping[str, tuple[MaskKind, ...]] = {
-    "right": ("full", "right"),
-    "any": ("full", "right", "left", "holes", "empty"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,67 +73,6 @@ _MAX_INDEX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Masks:
-    """What is real in a batch, as bool.
-
-    axes: `[batch, size]` by symbolic axis, all True where no mask says otherwise. pairs: `[batch, queries, keys]` by
-    the axes of a mask that has both. pooling: `[batch, seq]`, what is pooled of `seq`.
-    """
-
-    axes: Mapping[str, Array]
-    pooling: Array
-    pairs: Mapping[tuple[str, str], Array] = field(default_factory=dict)
-
-    @property
-    def attention(self) -> Array:
-        """`[batch, seq]`"""
-        return self.axes["seq"]
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The size of every symbolic axis."""
-        return {axis: keep.shape[1] for axis, keep in self.axes.items()}
-
-    def select(self, rows: Sequence[int], sizes: Sizes) -> Masks:
-        """Some rows, cut to smaller sizes."""
-        chosen = list(rows)
-        return Masks(
-            {axis: keep[chosen, : sizes[axis]] for axis, keep in self.axes.items()},
-            self.pooling[chosen, : sizes.get("seq", 0)],
-            {(q, k): keep[chosen, : sizes[q], : sizes[k]] for (q, k), keep in self.pairs.items()},
-        )
-
-    def real(self, spec: TensorSpec) -> Array:
-        """Where an output means something, broadcastable to it: at the real positions of its own axes."""
-        batch = len(next(iter(self.axes.values()))) if self.axes else 1
-        found = np.ones((batch, *([1] * (len(spec.axes) - 1))), dtype=bool)
-        for place, axis in enumerate(spec.axes):
-            if axis in self.axes:
-                shape = [batch, *([1] * (len(spec.axes) - 1))]
-                shape[place] = -1
-                found = found & self.axes[str(axis)].reshape(shape)
-        return found
-
-    def along(self, axis: str | int) -> Array:
-        """What is real along an axis; a fixed one has no padding. -> `[batch, size]`"""
-        if isinstance(axis, str):
-            return self.axes[axis]
-        batch = len(next(iter(self.axes.values()))) if self.axes else 1
-        return np.ones((batch, axis), dtype=bool)
-
-    def columns(self, queries: str | int, keys: str | int) -> Array:
-        """Which keys each query may attend to, be it real or not. -> `[batch, queries, keys]`"""
-        columns = np.repeat(self.along(keys)[:, None, :], self.along(queries).shape[1], axis=1)
-        pair = (str(queries), str(keys))
-        return columns & self.pairs[pair] if pair in self.pairs else columns
-
-    def kept(self, queries: str | int, keys: str | int) -> Array:
-        """Which keys each real query may attend to. -> `[batch, queries, keys]`"""
-        kept: Array = self.columns(queries, keys) & self.along(queries)[:, :, None]
-        return kept
-
-
-@dataclass(frozen=True, slots=True)
 class Case:
     """One batch. name: the text by which to find it again; inputs: arrays by graph input, batch first."""
 
@@ -170,7 +111,7 @@ def make_cases(manifest: Manifest, form: Form) -> list[Case]:
 def mask_kinds(manifest: Manifest) -> tuple[MaskKind, ...]:
     """The kinds of mask that a bundle claims to be right under."""
     graph = manifest.graph("encode")
-    if not any(spec.meaning in _MASK_MEANINGS for spec in graph.inputs):
+    if not any(spec.meaning in MASK_MEANINGS for spec in graph.inputs):
         return ("full",)
     kinds = MASK_KINDS[graph.masks]
     return kinds if _takes_empty_rows(manifest) else tuple(kind for kind in kinds if kind != "empty")
@@ -248,14 +189,14 @@ def make_case(manifest: Manifest, layout: Layout, index: int) -> Case:
     kinds = MASK_KINDS["any"]
     rng = np.random.default_rng([layout.seed, layout.batch, *layout.sizes.values(), kinds.index(layout.kind)])
     graph = manifest.graph("encode")
-    axes = {axis: _axis_mask(graph, layout, axis, rng) for axis in layout.sizes}
+    axes = {axis: draw_axis(graph, axis, layout.kind, (layout.batch, size), rng) for axis, size in layout.sizes.items()}
     is_prompt_dropped = index // 2 % 2 == 1  # in step with neither graph, which take turns
     has_prompt = is_prompt_dropped and any(spec.meaning == "pooling_mask" for spec in graph.inputs)
     seq = axes.get("seq", np.ones((layout.batch, 0), dtype=bool))
-    pooling = _drop_prefix(seq, rng) if has_prompt else seq
+    pooling = drop_prefix(seq, rng) if has_prompt else seq
     inputs: dict[str, Array] = {}
     masks = Masks(
-        axes, pooling, {_pair(spec): _pair_mask(layout, spec, rng) for spec in graph.inputs if _is_pair(spec)}
+        axes, pooling, {pair_of(spec): _pair_mask(layout, spec, rng) for spec in graph.inputs if is_pair(spec)}
     )
     for spec in graph.inputs:
         inputs[spec.name] = _values(spec, layout, masks, rng)
@@ -264,53 +205,9 @@ def make_case(manifest: Manifest, layout: Layout, index: int) -> Case:
     return Case(f"{layout}, prompt dropped" if has_prompt else str(layout), index, layout.batch, inputs, masks)
 
 
-def _axis_mask(graph: GraphSpec, layout: Layout, axis: str, rng: np.random.Generator) -> Array:
-    has_mask = any(spec.meaning in _MASK_MEANINGS and spec.axes[1:] == (axis,) for spec in graph.inputs)
-    shape = (layout.batch, layout.sizes[axis])
-    return _mask(layout, shape, rng) if has_mask else np.ones(shape, dtype=bool)
-
-
-def _is_pair(spec: TensorSpec) -> bool:
-    return spec.meaning == "mask" and len(spec.axes) == 3
-
-
-def _pair(spec: TensorSpec) -> tuple[str, str]:
-    return str(spec.axes[1]), str(spec.axes[2])
-
-
 def _pair_mask(layout: Layout, spec: TensorSpec, rng: np.random.Generator) -> Array:
-    queries, keys = (layout.sizes[axis] for axis in _pair(spec))
-    if layout.kind == "holes":
-        mask = rng.random((layout.batch, queries, keys)) < 0.6
-        mask[:, :, 0] = True
-        return mask
-    columns = _mask(layout, (layout.batch, keys), rng)
-    return np.repeat(columns[:, None, :], queries, axis=1)
-
-
-def _mask(layout: Layout, shape: tuple[int, int], rng: np.random.Generator) -> Array:
-    batch, seq = shape
-    if layout.kind == "full":
-        return np.ones(shape, dtype=bool)
-    if layout.kind == "holes":
-        mask = rng.random(shape) < 0.6
-        mask[np.arange(batch), rng.integers(0, seq, batch)] = True
-        return mask
-    lengths = rng.integers(1, seq + 1, batch)
-    if batch > 1:
-        lengths[0] = seq
-    mask = np.arange(seq) < lengths[:, None]
-    if layout.kind == "empty":
-        mask[-1] = False
-    return mask[:, ::-1].copy() if layout.kind == "left" else mask
-
-
-def _drop_prefix(mask: Array, rng: np.random.Generator) -> Array:
-    places = np.cumsum(mask, axis=1)  # 1 for the first real position, 2 for the second, …
-    num_real = mask.sum(axis=1)
-    dropped = np.minimum(rng.integers(1, 5, len(mask)), np.maximum(num_real - 1, 0))
-    kept: Array = mask & (places > dropped[:, None])
-    return kept
+    queries, keys = (layout.sizes[axis] for axis in pair_of(spec))
+    return draw_pair(layout.kind, (layout.batch, queries, keys), rng)
 
 
 def _values(spec: TensorSpec, layout: Layout, masks: Masks, rng: np.random.Generator) -> Array:
@@ -318,8 +215,8 @@ def _values(spec: TensorSpec, layout: Layout, masks: Masks, rng: np.random.Gener
     shape = [layout.batch, *(axis if isinstance(axis, int) else layout.sizes[axis] for axis in spec.axes[1:])]
     if spec.meaning == "pooling_mask":
         return masks.pooling.astype(spec.dtype)
-    if spec.meaning in _MASK_MEANINGS:
-        kept = masks.pairs[_pair(spec)] if _is_pair(spec) else masks.axes[str(spec.axes[1])]
+    if spec.meaning in MASK_MEANINGS:
+        kept = masks.pairs[pair_of(spec)] if is_pair(spec) else masks.axes[str(spec.axes[1])]
         return kept.astype(spec.dtype)
     if spec.meaning == "index":
         return _index(spec, shape, masks, rng)
@@ -358,24 +255,3 @@ def select_inputs(graph: GraphSpec, inputs: Mapping[str, Array], rows: Sequence[
         region = tuple(slice(sizes[axis]) if isinstance(axis, str) else slice(None) for axis in spec.axes[1:])
         selected[spec.name] = np.ascontiguousarray(inputs[spec.name][list(rows)][(slice(None), *region)])
     return selected
-
-
-def read_masks(graph: GraphSpec, inputs: Mapping[str, Array]) -> Masks:
-    """What is real in the inputs of a batch, by their own masks."""
-    axes: dict[str, Array] = {}
-    pairs: dict[tuple[str, str], Array] = {}
-    for spec in graph.inputs:
-        values = inputs[spec.name]
-        for axis, size in zip(spec.axes[1:], values.shape[1:], strict=True):
-            if isinstance(axis, str):
-                axes.setdefault(axis, np.ones((len(values), size), dtype=bool))
-    by_meaning = {spec.meaning: inputs[spec.name].astype(bool) for spec in graph.inputs}
-    for spec in graph.inputs:
-        if _is_pair(spec):
-            pairs[_pair(spec)] = inputs[spec.name].astype(bool)
-        elif spec.meaning in _MASK_MEANINGS:
-            axes[str(spec.axes[1])] = inputs[spec.name].astype(bool)
-        elif spec.meaning == "index":
-            axes[str(spec.axes[1])] = inputs[spec.name] >= 0
-    pooling = by_meaning.get("pooling_mask", axes.get("seq", np.ones((1, 0), dtype=bool)))
-    return Masks(axes, pooling, pairs)

@@ -9,7 +9,7 @@ import numpy as np
 
 from service.engine.layouts import Sizes, own_shape
 from service.manifest import TensorSpec
-from service.parity.cases import Masks
+from service.parity.masks import Masks
 from service.runners.base import Array
 
 _FEW_VALUES = 16

@@ -10,7 +10,7 @@ import numpy as np
 
 from service.engine.layouts import Part, Sizes, expand, query_axis, size_of
 from service.manifest import DENSE, GraphSpec, Manifest, Role, TensorSpec, TextManifest
-from service.parity.cases import Masks, mask_kinds
+from service.parity.cases import mask_kinds
 from service.parity.checks import (
     attention_difference,
     cosine_difference,
@@ -23,6 +23,7 @@ from service.parity.checks import (
     row_sum_error,
     shape_fault,
 )
+from service.parity.masks import Masks
 from service.parity.report import Gates, Ledger, gates_for
 from service.runners.base import Array, Runner
 

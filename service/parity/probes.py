@@ -16,8 +16,9 @@ from safetensors.numpy import save
 
 from service.errors import StartupError
 from service.manifest import GraphSpec, Manifest, Role
-from service.parity.cases import Layout, MaskKind, make_case, mask_kinds, read_masks
+from service.parity.cases import Layout, make_case, mask_kinds
 from service.parity.judge import Comparison, Judge, OutputError, gather, probe_limits
+from service.parity.masks import MaskKind, read_masks
 from service.parity.report import Ledger, ParityReport, environment_of
 from service.parity.scale import output_sizes
 from service.runners.base import Array, Runner

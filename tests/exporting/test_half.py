@@ -24,8 +24,8 @@ from models.config import EncoderConfig
 from models.families import BERT
 from service.bundle import open_text_bundle, read_text_manifest
 from service.manifest import DERIVED, WEIGHTS, Role
-from service.parity.cases import Masks
 from service.parity.checks import pooled_difference, relative_difference
+from service.parity.masks import Masks
 from service.parity.report import gates_for
 from service.runners.torch import TorchRunner
 from tests.exporting.bundles import Arrays, run_graph

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.manifest import GraphSpec, TextManifest
-from service.parity.cases import FORMS, MASK_KINDS, Case, Form, Layout, MaskKind, make_case, make_cases, pad_inputs
+from service.parity.cases import FORMS, Case, Form, Layout, make_case, make_cases, pad_inputs
+from service.parity.masks import MASK_KINDS, MaskKind
 from tests.fixtures.tensor_bundle import make_tensor_bundle
 from tests.fixtures.toy_encoder import NUM_TYPES, toy_manifest
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from service.parity.cases import Masks
 from service.parity.checks import cosine_difference, pooled_difference, pooled_raw_difference, relative_difference
+from service.parity.masks import Masks
 from service.parity.report import GateResult, Ledger, ParityReport, gates_for
 
 
