@@ -29,7 +29,7 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     out: Path,
     *,
     name: str | None = None,
-    precision: Precision = "float32",
+    precision: Precision | None = None,
     goldens: Path | None = None,
     unproved: bool = False,
     force: bool = False,
@@ -39,34 +39,36 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     """Export a source as a proved bundle at `out`.
 
     source: a model directory, the name of a published model, `preset:NAME`, `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS` or
-    `FILE.onnx`. name: the bundle's, else the source's. precision: of weights, hidden states and matrix products.
+    `FILE.onnx`. name: the bundle's, else the source's. precision: of weights, hidden states and matrix products;
+    float32 when not given, of a ready graph its own.
     goldens: a file to prove a model directory with. unproved: accept a model directory without proof.
     force: replace the bundle at `out`. options: what goes with a class or a ready graph.
     Raises ExportError with every fault found; then nothing was written.
     """
     check_target(out, force=force)
     origin = read_origin(source)
-    _check_options(origin, options, goldens)
+    _check_options(origin, options, goldens, precision)
     if origin.kind == "texts":
-        target = Target(out, name, precision, force)
+        target = Target(out, name, precision or "float32", force)
         return export_texts(source, target, ProofRequest(goldens, unproved, progress))
     name = name or origin.name
     check_name(name)
-    return export_tensors(origin, Target(out, name, precision, force), options, progress)
+    return export_tensors(origin, Target(out, name, precision or "float32", force), options, progress)
 
 
-def _check_options(origin: Origin, options: TensorOptions, goldens: Path | None) -> None:
+def _check_options(origin: Origin, options: TensorOptions, goldens: Path | None, precision: Precision | None) -> None:
     """An option that a source has no use for is refused, never ignored."""
     given = {
         "--checkpoint": options.checkpoint is not None,
         "--kwargs": options.kwargs is not None,
         "--signature": options.signature is not None,
         "--goldens": goldens is not None,
+        "--precision": precision is not None,
     }
     used = {
-        "texts": ("--goldens",),
-        "preset": ("--checkpoint",),
-        "class": ("--checkpoint", "--kwargs", "--signature"),
+        "texts": ("--goldens", "--precision"),
+        "preset": ("--checkpoint", "--precision"),
+        "class": ("--checkpoint", "--kwargs", "--signature", "--precision"),
         "onnx": ("--signature",),
     }[origin.kind]
     if faults := [

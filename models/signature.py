@@ -11,7 +11,7 @@ a TOML file of the same form says it for a module that has no such method. Needs
 `forward` takes the inputs by these names and returns its tensors in this order.
 
 axes: words are sizes that may change from call to call, numbers are fixed; the first is always `batch`.
-dtype: `float32` (the default), `int64` or `bool`.
+dtype: `float32` (the default), `float16`, `int64`, `int32` or `bool`.
 meaning of an input: `features` (the default), `mask` (True = attend; ones when a caller sends none), `token_ids` (with
 `below`, the number of ids) or `index` (positions on the axis `of`, each once, -1 = none;
 none when a caller sends none).

@@ -18,12 +18,12 @@ from service.runners.runtimes import check_runtimes
 class BuildOptions:
     """What `qkv export` was asked.
 
-    out: None = `bundles/NAME`. checkpoint, kwargs, signature: what goes with a class.
+    out: None = `bundles/NAME`. precision: None = not given. checkpoint, kwargs, signature: what goes with a class.
     """
 
     out: Path | None
     name: str | None
-    precision: Precision
+    precision: Precision | None
     goldens: Path | None
     unproved: bool
     force: bool

@@ -57,9 +57,9 @@ def export(
     out: Annotated[Path | None, typer.Option(help="Where the bundle goes; default bundles/NAME.")] = None,
     name: Annotated[str | None, typer.Option(help="The model's name in the API; default the source's.")] = None,
     precision: Annotated[
-        Literal["float32", "float16", "fp32", "fp16"],
-        typer.Option(help="Of weights and hidden states; float16 (fp16) is for GPUs."),
-    ] = "float32",
+        Literal["float32", "float16", "fp32", "fp16"] | None,
+        typer.Option(help="Of weights and hidden states; default float32, float16 (fp16) is for GPUs."),
+    ] = None,
     goldens: Annotated[Path | None, typer.Option(help="Stored outputs of the reference: proof without torch.")] = None,
     unproved: Annotated[
         bool, typer.Option("--unproved", metavar="", help="Write the bundle even if nothing proves it.")
@@ -77,7 +77,8 @@ def export(
     """Turn a model into a verified bundle. Exits with 1 when the source or the proof is not right."""
     from qkv.build import BuildOptions, build
 
-    options = BuildOptions(out, name, _PRECISIONS[precision], goldens, unproved, force, checkpoint, kwargs, signature)
+    chosen = _PRECISIONS[precision] if precision else None
+    options = BuildOptions(out, name, chosen, goldens, unproved, force, checkpoint, kwargs, signature)
     with _one_line_errors():
         build(source, options)
 

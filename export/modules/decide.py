@@ -5,7 +5,7 @@ Each question has its own reason for a refusal. The proof then holds the graph t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -14,9 +14,11 @@ import numpy as np
 from export.modules.signature import Signature
 from service.manifest import Batching, TensorManifest, TensorSpec
 from service.parity.cases import Case, Layout, make_case, pad_inputs, select_inputs
-from service.parity.checks import relative_difference, select_output, shape_fault
+from service.parity.checks import empty_row_weight, relative_difference, select_output, shape_fault
+from service.parity.judge import dense_axes, gather
 from service.parity.masks import MaskKind
 from service.parity.report import gates_for
+from service.parity.scale import model_sizes
 from service.runners.base import Array, Runner
 
 Outputs = Mapping[str, Array]
@@ -25,6 +27,10 @@ _FIRST_SIZE = 6
 _BATCH = 3
 _SEEDS = (101, 102)
 _PADDING_SEEDS = range(101, 105)
+_ALONE = (
+    "where a layer of PyTorch takes the first axis for the sequence, batch_first=True mends it; else "
+    'rows.batching = "alone" serves it, and each row is then answered as a batch of one'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +48,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """One model being asked. limit: how far the same row may be from itself."""
+    """One model being asked. limit: how far the same row may be from itself; usual: the usual size of its outputs."""
 
     manifest: TensorManifest
     signature: Signature
     runner: Runner
     limit: float
+    usual: Mapping[str, float]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Every output by name. Raises what the model raises."""
@@ -76,7 +83,9 @@ class _Probe:
         for spec in self.signature.outputs:
             if along is not None and along not in spec.axes:
                 continue
-            difference = relative_difference(found[spec.name], expected[spec.name], masks.real(spec))
+            difference = relative_difference(
+                found[spec.name], expected[spec.name], masks.real(spec), self.usual.get(spec.name, 0.0)
+            )
             if not difference.size or float(difference.max()) <= self.limit:
                 continue
             return f"{spec.name} changes by {float(difference.max()):.2g}, relative to the largest that changes"
@@ -93,18 +102,35 @@ def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> De
     faults = _runs_at_all(probe)
     if faults and _shape_faults(probe, probe.layout):
         return Decision("padded", False, tuple(faults), has_run=False)
-    if random := _repeats(probe):  # nothing else can be asked of it
+    if random := _answers(probe, _repeats):  # nothing else can be asked of it
         return Decision("padded", False, (*faults, *random))
     takes_empty = _takes_empty_rows(probe)
     if signature.batching == "alone":
         return Decision("alone", takes_empty, tuple(faults))
-    faults += _rows_are_independent(probe)
-    if signature.batching == "equal_shapes" or not manifest.max_sizes:  # without an axis that changes nothing is padded
+    faults += _answers(probe, _rows_are_independent)
+    if _is_unpadded(signature):
         return Decision("equal_shapes", takes_empty, tuple(faults))
-    reasons = [*_masks_are_honoured(probe), *_pairs_are_honoured(probe), *_padding_is_harmless(probe)]
-    if reasons and not signature.has_mask and signature.batching is None:
-        return Decision("equal_shapes", takes_empty, tuple(faults))
+    questions = (_masks_are_honoured, _pairs_are_honoured, _padding_is_harmless)
+    reasons = [reason for question in questions for reason in _answers(probe, question)]
     return Decision("padded", takes_empty, (*faults, *reasons))
+
+
+def _is_unpadded(signature: Signature) -> bool:
+    """Whether rows of other sizes are kept apart: as declared, or since no mask tells the module where a row ends.
+
+    Padding that no mask hides may be harmless at every size that is tried, and not at another one.
+    """
+    if signature.batching == "equal_shapes" or not signature.max_sizes:
+        return True
+    return signature.batching is None and not signature.has_mask
+
+
+def _answers(probe: _Probe, question: Callable[[_Probe], list[str]]) -> list[str]:
+    """The faults that a question finds; that the model fails at it is one too."""
+    try:
+        return question(probe)
+    except Exception as error:
+        return [f"it fails when other rows are asked of it: {_line(error)}"]
 
 
 def takes_empty_rows(manifest: TensorManifest, signature: Signature, runner: Runner) -> bool:
@@ -113,7 +139,8 @@ def takes_empty_rows(manifest: TensorManifest, signature: Signature, runner: Run
 
 
 def _probe(manifest: TensorManifest, signature: Signature, runner: Runner) -> _Probe:
-    return _Probe(manifest, signature, runner, 4 * gates_for(manifest.precision, "cpu").invariance)
+    limit = 4 * gates_for(manifest.precision, "cpu").invariance
+    return _Probe(manifest, signature, runner, limit, model_sizes(manifest, runner))
 
 
 def _runs_at_all(probe: _Probe) -> list[str]:
@@ -138,10 +165,19 @@ def _shape_faults(probe: _Probe, layout: Layout) -> list[str]:
         found = (
             shape_fault(spec, outputs[spec.name], case.batch, case.masks.sizes) for spec in probe.signature.outputs
         )
-        return [f"outputs.{fault}, at {_at(layout)}" for fault in found if fault]
+        if faults := [f"outputs.{fault}, at {_at(layout)}" for fault in found if fault]:
+            return faults
+        return [
+            f"outputs.{name}: {int(bad)} of {values.size} values are not finite, at {_at(layout)}"
+            for name, values in outputs.items()
+            if (bad := np.count_nonzero(~np.isfinite(values)))
+        ]
     except Exception as error:
-        text = " ".join(str(error).split())[:200]
-        return [f"it fails at {_at(layout)}: {type(error).__name__}: {text}"]
+        return [f"it fails at {_at(layout)}: {_line(error)}"]
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _largest(probe: _Probe, layout: Layout, axis: str) -> int:
@@ -161,7 +197,7 @@ def _repeats(probe: _Probe) -> list[str]:
     inputs = probe.case("full").inputs
     first, again = probe.run(inputs), probe.run(inputs)
     return [
-        f"outputs.{name}: not the same when the same call is made again: something is drawn at random"
+        f"outputs.{name}: not the same when the same call is made again: something is random, or a state changes"
         for name, values in first.items()
         if not np.array_equal(values, again[name], equal_nan=values.dtype.kind == "f")
     ]
@@ -174,11 +210,11 @@ def _rows_are_independent(probe: _Probe) -> list[str]:
     others = _mixed(case.inputs, probe.case("full", seed=_SEEDS[1]).inputs, rows=[case.batch - 1])
     rest = list(range(case.batch - 1))
     if why := probe.changed(_rows(probe.run(others), rest), _rows(before, rest), case, rest):
-        return [f'rows depend on each other: with another row beside them {why}; rows.batching = "alone" serves it']
+        return [f"rows depend on each other: with another row beside them {why}; {_ALONE}"]
     for row in range(case.batch):
         alone = probe.run(select_inputs(graph, case.inputs, [row], sizes))
         if why := probe.changed(alone, _rows(before, [row]), case, [row]):
-            return [f'rows depend on each other: for a row alone {why}; rows.batching = "alone" serves it']
+            return [f"rows depend on each other: for a row alone {why}; {_ALONE}"]
     return []
 
 
@@ -193,8 +229,8 @@ def _masks_are_honoured(probe: _Probe) -> list[str]:
         if why := probe.changed(probe.run(inputs), probe.run(case.inputs), case, rows):
             hint = "" if kind == "right" else '; rows.masks = "right" if padding on the right is all it knows'
             return [
-                f"the mask is not honoured: with other values under a {kind} mask {why}{hint}; rows.batching = "
-                '"equal_shapes" serves it without padding'
+                f"the mask is not honoured (True or 1 = attend): with other values under a {kind} mask {why}{hint}; "
+                'rows.batching = "equal_shapes" serves it without padding'
             ]
     return []
 
@@ -259,9 +295,16 @@ def _padding_is_harmless(probe: _Probe) -> list[str]:
     often that of no padding."""
     kind: MaskKind = "right" if probe.signature.has_mask else "full"
     smallest = dict.fromkeys(probe.manifest.max_sizes, 1)
-    for seed, sizes in product(_PADDING_SEEDS, (smallest, probe.layout.sizes)):
-        case = make_case(probe.manifest, replace(probe.layout, seed=seed, sizes=sizes, kind=kind), 0)
-        if why := _changed_by_padding(probe, case):
+    limits = probe.manifest.max_sizes
+    tries = [
+        (replace(probe.layout, seed=seed, sizes=sizes, kind=kind), _widened(sizes, limits))
+        for seed, sizes in product(_PADDING_SEEDS, (smallest, probe.layout.sizes))
+    ]
+    # One lone row with as much padding as there can be, an axis at a time: a module may change from some size on.
+    lone = replace(probe.layout, batch=1)
+    tries += [(lone, {**lone.sizes, axis: limit}) for axis, limit in limits.items()]
+    for layout, wider in tries:
+        if why := _changed_by_padding(probe, make_case(probe.manifest, layout, 0), wider):
             return [
                 f"padding is not harmless: with masked positions added at the end {why}; rows.batching = "
                 '"equal_shapes" serves it without padding'
@@ -269,9 +312,12 @@ def _padding_is_harmless(probe: _Probe) -> list[str]:
     return []
 
 
-def _changed_by_padding(probe: _Probe, case: Case) -> str | None:
-    sizes, limits = case.masks.sizes, probe.manifest.max_sizes
-    wider = {axis: min(size + 3, limits[axis]) for axis, size in sizes.items()}
+def _widened(sizes: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
+    return {axis: min(size + 3, limits[axis]) for axis, size in sizes.items()}
+
+
+def _changed_by_padding(probe: _Probe, case: Case, wider: Mapping[str, int]) -> str | None:
+    sizes = case.masks.sizes
     raw = probe.run(pad_inputs(probe.manifest, case.inputs, wider))
     rows = range(case.batch)
     found = {spec.name: select_output(spec, raw[spec.name], rows, sizes) for spec in probe.signature.outputs}
@@ -279,16 +325,23 @@ def _changed_by_padding(probe: _Probe, case: Case) -> str | None:
 
 
 def _takes_empty_rows(probe: _Probe) -> bool:
-    """A row whose mask leaves nothing: finite, and its neighbours as they are without it."""
+    """A row whose mask leaves nothing: no error, all finite, no weight on any key, and its neighbours as they are
+    without it."""
     if not probe.signature.has_mask:
         return False
     case = probe.case("empty")
-    outputs = probe.run(case.inputs)
-    if not all(np.isfinite(values).all() for values in outputs.values()):
-        return False
     rest = list(range(case.batch - 1))
     graph, sizes = probe.manifest.graph("encode"), case.masks.sizes
-    without = probe.run(select_inputs(graph, case.inputs, rest, sizes))
+    try:
+        outputs = probe.run(case.inputs)
+        without = probe.run(select_inputs(graph, case.inputs, rest, sizes))
+        weights = gather(graph, outputs, case.inputs, sizes).weights
+    except Exception:  # whatever the module raises
+        return False
+    if not all(np.isfinite(values).all() for values in outputs.values()):
+        return False
+    if any(empty_row_weight(found, case.masks.columns(*dense_axes(graph))).any() for found in weights.values()):
+        return False
     return probe.changed(_rows(outputs, rest), without, case, rest) is None
 
 

@@ -53,6 +53,11 @@ def load_weights(module: nn.Module, path: Path) -> None:
         raise ExportError(f"{path}: the weights do not fit {type(module).__name__}", _cut(faults))
 
 
+def _hint(value: object) -> str:
+    is_double = isinstance(value, Tensor) and value.dtype == torch.float64
+    return ": .float() makes it float32" if is_double else ""
+
+
 def read_state(module: nn.Module) -> dict[str, Array]:
     """Parameters and persistent buffers as arrays of their own: what the module does later does not change them.
 
@@ -60,7 +65,7 @@ def read_state(module: nn.Module) -> dict[str, Array]:
     """
     state = module.state_dict()
     faults = [
-        f"{name}: {_dtype(tensor) if isinstance(tensor, Tensor) else type(tensor).__name__}"
+        f"{name}: {_dtype(tensor) if isinstance(tensor, Tensor) else type(tensor).__name__}{_hint(tensor)}"
         for name, tensor in state.items()
         if not isinstance(tensor, Tensor) or _dtype(tensor) not in DTYPES
     ]

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import count
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -152,15 +153,19 @@ def _traced(origin: Origin, target: Target, options: TensorOptions, tell: Progre
 def _ready(origin: Origin, target: Target, options: TensorOptions, _tell: Progress) -> Iterator[Material]:
     """A graph that is there already."""
     ready = open_ready(Path(origin.place), options.signature)
+    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
+    numbers = [tensor for tensor in ready.graph.graph.initializer if tensor.data_type in floats]
+    values = (*ready.graph.graph.input, *ready.graph.graph.output)
+    types = {tensor.data_type for tensor in numbers} | {value.type.tensor_type.elem_type for value in values}
     weights = large_tensors(ready.graph)
     about = _About(
         family="onnx",
         module=ModuleSpec(source=origin.recorded),
-        precision="float16" if any(values.dtype == "float16" for values in weights.values()) else "float32",
+        precision="float16" if onnx.TensorProto.FLOAT16 in types else "float32",
         opset=ready.opset,
         source=ready.sha256,
         packages=(),
-        num_parameters=sum(values.size for values in weights.values()),
+        num_parameters=sum(prod(tensor.dims) for tensor in numbers),
     )
     dress(ready.graph, ready.signature)
     yield Material(

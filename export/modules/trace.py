@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export._patches import register_gru_while_loop_decomposition, register_lstm_while_loop_decomposition
 from torch.fx.experimental import _config as shape_config
+from torch.nn.utils.rnn import PackedSequence
 
 from export.errors import ExportError
 from export.graph import OPSET
@@ -30,6 +31,10 @@ from service.runners.torch import exact_attention, named_outputs
 
 INPUT, OUTPUT = "in_{}", "out_{}"  # names that no module uses: PyTorch writes a broken graph where two are the same
 
+_PACKED = (
+    "pack_padded_sequence cannot be traced: let the layer run over all positions and hide padding by the mask, as "
+    "models.recurrent does for both directions"
+)
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parents[1])
 _FIX = re.compile(r"^\s+(\w+) = (.+)$", re.MULTILINE)
@@ -117,13 +122,24 @@ def _capture(module: nn.Module, signature: Signature, example: Mapping[str, Arra
 
 
 def _reasons(error: Exception) -> list[str]:
-    """What PyTorch says, by the axis at fault."""
+    """What PyTorch says, by the axis at fault; of a packed sequence it says nothing that helps."""
+    if _is_packed(error):
+        return [_PACKED + _place(error)]
     text = str(error)
     found = {axis: f"axis {axis}: the code fixes it to {size}" for axis, size in _FIXED.findall(text)}
     for axis, fix in _FIX.findall(text[text.find("Suggested fixes:") :] if "Suggested fixes:" in text else ""):
         found.setdefault(axis, f"axis {axis}: {_told(fix)}")
     found = {axis: reason for axis, reason in found.items() if not axis.startswith("_")}
     return list(found.values()) or [f"{_line(error)}{_place(error)}"]
+
+
+def _is_packed(error: BaseException) -> bool:
+    """Whether a packed sequence, or the making of one, is in what was going on."""
+    return any(
+        frame.f_code.co_name == "pack_padded_sequence"
+        or any(isinstance(value, PackedSequence) for value in frame.f_locals.values())
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
 
 
 def _told(fix: str) -> str:

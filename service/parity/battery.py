@@ -19,6 +19,7 @@ from service.parity.cases import FORMS, Case, Form, make_cases, pad_inputs, sele
 from service.parity.checks import select_output
 from service.parity.judge import Comparison, Judge, Outputs, battery_limits, dense_axes, gather
 from service.parity.report import Ledger, ParityReport, environment_of
+from service.parity.scale import model_sizes
 from service.runners.base import Array, Runner
 
 Progress = Callable[[int, int], None]
@@ -45,7 +46,8 @@ def run_battery(
     environment: versions and devices to record beside what the subject reports of itself.
     progress: called with (done, total) after each case.
     """
-    judge = Judge(manifest, Ledger(battery_limits(manifest, runners.subject)))
+    usual = model_sizes(manifest, runners.reference)
+    judge = Judge(manifest, Ledger(battery_limits(manifest, runners.subject)), usual)
     battery = _Battery(judge, runners, FORMS[form])
     cases = make_cases(manifest, FORMS[form])
     for case in cases:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -11,21 +12,28 @@ from service.manifest import TensorSpec
 from service.parity.masks import Masks
 from service.runners.base import Array
 
+_FEW_VALUES = 16
 
-def relative_difference(found: Array, expected: Array, real: Array) -> Array:
+
+def relative_difference(found: Array, expected: Array, real: Array, usual: float = 0.0) -> Array:
     """Difference at real positions, relative to the largest expected value of the same row of the batch.
 
     Values that are equal bit by bit set no scale: one of -1e9, as masks and diagonals are filled with, would hide every
     other difference. Whole numbers and truth values are equal, or differ by 1.
 
-    found, expected: [batch, …]; real: broadcastable to them -> [batch, …], 0 where equal or not real
+    A row of few values may be near 0 by chance, as a score is: it is held against what the model usually gives.
+
+    found, expected: [batch, …]; real: broadcastable to them; usual: the usual size of the model's values
+    -> [batch, …], 0 where equal or not real
     """
     differs: Array = np.broadcast_to(real, expected.shape) & (found != expected)
     if expected.dtype.kind != "f" or not differs.any():
         return np.asarray(differs, dtype=np.float64)
     wanted = np.where(real, expected.astype(np.float64), 0.0)
     scale = np.abs(np.where(differs, wanted, 0.0)).max(axis=tuple(range(1, wanted.ndim)), keepdims=True, initial=0.0)
-    scale = np.maximum(scale, _usual_size(wanted))
+    scale = np.maximum(scale, usual_size(wanted))
+    if prod(wanted.shape[1:]) < _FEW_VALUES:
+        scale = np.maximum(scale, usual)
     difference: Array = np.where(differs, np.abs(found.astype(np.float64) - wanted), 0.0)
     relative: Array = difference / np.where(scale == 0, 1.0, scale)
     return relative
@@ -121,7 +129,7 @@ def shape_fault(spec: TensorSpec, values: Array, batch: int, sizes: Sizes) -> st
     return f"{spec.name}: {spec.dtype} {list(wanted)} needed, got {values.dtype} {list(values.shape)}"
 
 
-def _usual_size(values: Array) -> float:
+def usual_size(values: Array) -> float:
     """The median of the different sizes that values other than 0 have: what a row of small ones is held against."""
     sizes = np.unique(np.abs(values))
     sizes = sizes[(sizes > 0) & np.isfinite(sizes)]

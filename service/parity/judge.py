@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -93,10 +93,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Writes what it sees into a ledger."""
+    """Writes what it sees into a ledger. usual: the usual size of outputs, by name, where it is known."""
 
     manifest: Manifest
     ledger: Ledger
+    usual: Mapping[str, float] = field(default_factory=dict)
 
     @contextmanager
     def case(self, where: str) -> Iterator[None]:
@@ -137,7 +138,7 @@ class Judge:
                 raise OutputError(f"{name}: shape {list(expected.shape)} expected, got {list(values.shape)}")
             where = f"{pair.where}: {name}"
             if spec.meaning in _HIDDEN:
-                difference = relative_difference(values, expected, pair.masks.real(spec))
+                difference = relative_difference(values, expected, pair.masks.real(spec), self.usual.get(name, 0.0))
                 self.ledger.note_array(spec.meaning, difference, where)
             else:
                 self.ledger.note_array("pooled", pooled_difference(values, expected, pair.masks), where)
@@ -150,7 +151,7 @@ class Judge:
         for name, values in pair.found.values.items():
             spec, expected = graph.output(name), pair.expected.values[name]
             if spec.meaning in _HIDDEN:
-                difference = relative_difference(values, expected, pair.masks.real(spec))
+                difference = relative_difference(values, expected, pair.masks.real(spec), self.usual.get(name, 0.0))
             else:
                 difference = pooled_change(values, expected, pair.masks)
             self.ledger.note_array(gate, difference, f"{pair.where}: {name}")

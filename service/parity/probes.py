@@ -20,6 +20,7 @@ from service.parity.cases import Layout, make_case, mask_kinds
 from service.parity.judge import Comparison, Judge, OutputError, gather, probe_limits
 from service.parity.masks import MaskKind, read_masks
 from service.parity.report import Ledger, ParityReport, environment_of
+from service.parity.scale import output_sizes
 from service.runners.base import Array, Runner
 
 # Three small batches: a lone short row, ragged rows, and rows whose prompt is left out of the mean.
@@ -108,7 +109,8 @@ def check_probes(
     roles: the graphs to run; `attend` also compares every attention output that a probe holds.
     A name or a shape that does not match the manifest is a failed gate that names it.
     """
-    judge = Judge(manifest, Ledger(probe_limits(manifest, runner, roles)))
+    usual = output_sizes(probe.outputs for probe in probes.cases)
+    judge = Judge(manifest, Ledger(probe_limits(manifest, runner, roles)), usual)
     for index, probe in enumerate(probes.cases):
         for role in roles:
             where = f"probe {index}, {role}"

@@ -99,6 +99,21 @@ def test_what_a_graph_says_of_itself_is_taken(ready: Path) -> None:
     assert b"/home/someone" not in (ready / "encode.onnx").read_bytes()
 
 
+def test_every_number_counts_and_half_ones_tell_the_precision(tmp_path: Path, ready: Path) -> None:
+    assert manifest_of(ready).num_parameters == TABLE.size + LINEAR.size + 1
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, ["batch", "seq", 2]) for name in ("x", "y")]
+    two = numpy_helper.from_array(np.array([2, 3], dtype=np.float16), "two")
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "two"], ["y"])], "net", values[:1], values[1:], [two])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    place = str(saved(model, tmp_path / "half.onnx"))
+    export_model(place, tmp_path / "bundle")
+    manifest = manifest_of(tmp_path / "bundle")
+    assert (manifest.precision, manifest.num_parameters) == ("float16", 2)
+    with pytest.raises(ExportError) as caught:
+        export_model(place, tmp_path / "again", precision="float16")
+    assert caught.value.faults == ("--precision: a source of this kind has none",)
+
+
 async def test_it_is_served(ready: Path) -> None:
     ids, mask = RNG.integers(0, 40, (3, 6)), np.array([[1] * 6, [1, 1, 1, 0, 0, 0], [0, 1, 0, 1, 0, 0]])
     engine = Engine.start(open_bundle(ready), Settings(num_threads=1))

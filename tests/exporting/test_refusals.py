@@ -28,7 +28,11 @@ def decided(name: str) -> Decision:
 @pytest.mark.parametrize(
     ("name", "batching", "takes_empty_rows"),
     [
-        ("Plain", "padded", False),
+        ("Plain", "equal_shapes", False),
+        ("LongTurn", "equal_shapes", False),
+        ("PositionWise", "padded", False),
+        ("AddedMask", "padded", False),
+        ("Packed", "padded", False),
         ("Named", "padded", True),
         ("RightOnly", "padded", True),
         ("Recurrent", "equal_shapes", False),
@@ -47,8 +51,20 @@ def test_how_rows_may_share_calls_is_found_out(name: str, batching: str, takes_e
 @pytest.mark.parametrize(
     ("name", "reasons"),
     [
-        ("MixesRows", ['rows depend on each other: with another row beside them y changes by .*batching = "alone"']),
-        ("IgnoresMask", ["the mask is not honoured: .* under a right mask y changes", "padding is not harmless"]),
+        (
+            "MixesRows",
+            [
+                "rows depend on each other: with another row beside them y changes by .*batch_first=True "
+                '.*batching = "alone" serves it.*batch of one'
+            ],
+        ),
+        (
+            "IgnoresMask",
+            [
+                r"the mask is not honoured \(True.*right mask y changes",
+                "padding is not harmless",
+            ],
+        ),
         ("Sentinels", ["rows depend on each other", "the mask is not honoured", "padding is not harmless"]),
         ("ColumnsOnly", ["the mask is not honoured: inputs.mask: with other values in one of two groups"]),
         (
@@ -58,8 +74,14 @@ def test_how_rows_may_share_calls_is_found_out(name: str, batching: str, takes_e
                 "padding is not",
             ],
         ),
+        ("NotFinite", ["outputs.y: 8 of 8 values are not finite, at batch 1", "not finite, at batch 3"]),
+        ("LongTurnPadded", ["padding is not harmless: .* y changes"]),
+        ("FailsAlone", ["it fails when other rows are asked of it: ValueError: two rows are needed"]),
         ("RightUnsaid", ['under a left mask mean changes by .*rows.masks = "right" if padding on the right']),
-        ("Everything", ["outputs.y: not the same when the same call is made again: something is drawn at random"]),
+        (
+            "Everything",
+            ["outputs.y: not the same when the same call is made again: something is random, or a st"],
+        ),
         ("ShortTable", ["max_sizes.seq: 16 is the largest that works, got 2048: it fails at batch 1, seq 2048: Index"]),
         (
             "OtherShape",
@@ -81,6 +103,8 @@ def test_what_rows_must_not_do_is_told(name: str, reasons: list[str]) -> None:
         ("FixedLength", r"axis seq: the code fixes it to \d+"),
         ("Branches", "axis seq: the code depends on the size, and what was traced holds only up to 63"),
         ("LooksAtValues", r"Could not guard on data-dependent expression .*\(own_modules.py, line \d+\)"),
+        ("Double", r"linear.weight: float64: .float\(\) makes it float32"),
+        ("Packed", r"pack_padded_sequence cannot be traced: .* the mask, as models.recurrent .*\(own_modules.py, line"),
         ("Counts", "forward changes calls: what is served keeps no state"),
         ("Renormalised", "forward changes table.weight: what is served keeps no state"),
         ("Unlike", r"inputs.z: forward\(x, other\) takes no z"),

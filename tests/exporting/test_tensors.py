@@ -212,6 +212,8 @@ def test_a_published_file_stays_what_it_is(tmp_path: Path) -> None:
         ("Recurrent", "equal_shapes", "proved", "any"),
         ("Alone", "alone", "by_isolation", "any"),
         ("RightOnly", "padded", "proved", "right"),
+        ("Score", "padded", "proved", "any"),
+        ("AddedMask", "padded", "proved", "any"),
         ("EqualShapes", "equal_shapes", "proved", "any"),
         ("Scores", "equal_shapes", "proved", "any"),
         ("FixedSizes", "equal_shapes", "proved", "any"),

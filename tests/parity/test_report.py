@@ -83,6 +83,15 @@ def test_a_row_of_small_values_is_held_against_the_usual_size() -> None:
     assert relative_difference(found, expected, np.ones(4, dtype=bool)).max() < 1e-6
 
 
+def test_a_score_near_0_is_held_against_what_the_model_usually_gives() -> None:
+    expected, real = np.array([[1e-4]], np.float32), np.ones((1, 1), dtype=bool)
+    found = expected + np.float32(1e-7)
+    assert relative_difference(found, expected, real).max() > 1e-4
+    assert relative_difference(found, expected, real, 0.5).max() < 1e-6
+    wide, all_real = np.full((1, 64), 1e-4, np.float32), np.ones((1, 1), dtype=bool)
+    assert relative_difference(wide + np.float32(1e-7), wide, all_real, 0.5).max() > 1e-4
+
+
 def test_whole_numbers_are_equal_or_not() -> None:
     expected = np.array([[2**53, 1], [5, 10**9]])
     found = expected + np.array([[1, 0], [0, 0]])
