@@ -69,6 +69,8 @@ async def test_a_preset_is_proved_and_served(name: str, tmp_path: Path) -> None:
         await wait_ready(client)
         for index, layout in enumerate(layouts(bundle.manifest)):
             await check(client, bundle, make_case(bundle.manifest, layout, index))
+        if name == "sliding-window":
+            await check_long(client, bundle)
 
 
 async def check(client: httpx2.AsyncClient, bundle: Bundle[Manifest], case: Case) -> None:
@@ -104,3 +106,21 @@ def check_weights(graph: GraphSpec, case: Case, expected: dict[str, Array], answ
         assert np.abs(np.where(real[..., None], found - wanted, 0)).max() <= 1e-5, case.name
         assert np.abs(np.where(real, found.sum(axis=-1) - 1, 0)).max() <= 1e-5, case.name
         assert not np.where(columns[:, None], 0, found).any(), case.name
+
+
+async def check_long(client: httpx2.AsyncClient, bundle: Bundle[Manifest]) -> None:
+    """Beyond the length that other modules take: one row of 4,096 positions, its weights as a band."""
+    seq, num_masked = 4096, 90
+    inputs = {
+        "hidden": np.random.default_rng(0).standard_normal((1, seq, 64), dtype=np.float32),
+        "mask": np.arange(seq)[None] < seq - num_masked,
+    }
+    names = [spec.name for spec in bundle.manifest.graph("encode").outputs]
+    expected = dict(zip(names, open_reference(bundle).run("encode", inputs, names), strict=True))
+    body = {"tensors": {name: packed(values) for name, values in inputs.items()}, "include": ["outputs", "attention"]}
+    answer = await client.post("/v1/encode", json=body, headers=EXACT)
+    assert answer.status_code == 200, answer.text
+    output, weights = (stacked(answer.content, 1, part) for part in ("outputs.output", "attention.0.band"))
+    assert np.abs(output - expected["output"])[inputs["mask"]].max() <= 1e-5
+    assert np.abs(weights - expected["band_weights"]).max() <= 1e-5
+    assert np.abs(weights.sum(axis=-1) - 1)[:, :, : seq - num_masked].max() <= 1e-5
