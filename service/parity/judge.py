@@ -76,9 +76,8 @@ def battery_limits(manifest: Manifest, runner: Runner) -> dict[str, float]:
 
 def _gates(manifest: Manifest, runner: Runner) -> Gates:
     has_half_outputs = any(spec.dtype == "float16" for graph in manifest.graphs for spec in graph.outputs)
-    is_tensors = not isinstance(manifest, TextManifest)
     provider = runner.info().provider
-    return gates_for(manifest.precision, provider, is_tensors=is_tensors, has_half_outputs=has_half_outputs)
+    return gates_for(manifest.precision, provider, has_half_outputs=has_half_outputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ import pytest
 
 from tests.loadtest.command import finish, start
 
+pytestmark = pytest.mark.alone
+
 CODE = """
 import time, gevent
 from loadtest.load import Pulse
 
-pytestmark = pytest.mark.alone
 pulse = Pulse()
 def work():
     while True:
