@@ -15,9 +15,10 @@ def pairs(shared_data: Path) -> list[Pair]:
     return read_pairs(shared_data)
 
 
-@pytest.mark.parametrize("encoding_format", ["float", "base64"])
 @pytest.mark.parametrize(
-    ("size", "num_clients"), [(1, 1), (64, 1), (1, 32)], ids=["one by one", "64 at a time", "32 clients"]
+    ("size", "num_clients", "encoding_format"),
+    [(1, 1, "float"), (64, 1, "float"), (64, 1, "base64"), (1, 32, "base64")],
+    ids=["one by one", "64 at a time", "64 at a time in base64", "32 clients in base64"],
 )
 def test_stsb_is_what_was_published(
     minilm_server: LiveServer, pairs: list[Pair], size: int, num_clients: int, encoding_format: str
