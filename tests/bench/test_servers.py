@@ -12,8 +12,6 @@ from bench.load import Job
 from bench.servers import put_load, start_ours, start_server
 from loadtest.server import free_port
 
-pytestmark = pytest.mark.alone
-
 
 def wait_for(status: str, pid: int) -> None:
     deadline_s = time.monotonic() + 5

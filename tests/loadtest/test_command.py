@@ -18,8 +18,6 @@ from tests.fixtures.live import free_port
 from tests.loadtest.command import finish, loadtest, start, start_loadtest
 from tests.loadtest.stub import Reply, Stub, serving
 
-pytestmark = pytest.mark.alone
-
 
 @contextmanager
 def stub_address(**fields: object) -> Iterator[tuple[Stub, Address]]:
