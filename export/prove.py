@@ -83,7 +83,7 @@ def prove(
             return _prove_by_torch(bundle.manifest, pairs, goldens, request.progress)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _BothSessions:
     """A runner whose calls take turns as lone ones and as ones under load, whatever their batch.
 
@@ -108,29 +108,19 @@ class _BothSessions:
         self.runner.close()
 
 
-@dataclass
-class _SessionByCase:
+@dataclass(slots=True)
+class _SessionByCase(_BothSessions):
     """A runner that changes the session with every new batch: the same batch twice is the same call twice."""
 
-    runner: Runner
     is_alone: bool = False
     last: Mapping[str, Array] | None = None
-
-    def info(self) -> RunnerInfo:
-        return self.runner.info()
-
-    def load(self, role: str) -> None:
-        self.runner.load(role)
 
     def run(
         self, role: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, is_alone: bool = False
     ) -> list[Array]:
         if inputs is not self.last:
-            self.is_alone, self.last = not self.is_alone, inputs
+            self.is_alone, self.last = next(self.turns), inputs
         return self.runner.run(role, inputs, outputs, is_alone=self.is_alone)
-
-    def close(self) -> None:
-        self.runner.close()
 
 
 def _on_both_sessions(pair: Runners) -> Runners:

@@ -1,8 +1,7 @@
 """The manifest: what a bundle says of itself, as exact types.
 
-Two kinds share everything but what they take and give: a text bundle has a tokenizer, an embedding and attention over
-tokens; a tensor bundle serves any module by the names of its own inputs and outputs. Opens no file: `service.bundle`
-does, and verifies.
+A text bundle has a tokenizer, an embedding and attention over tokens; a tensor bundle serves any module by the names of
+its own inputs and outputs; the rest they share. Opens no file: `service.bundle` does, and verifies.
 """
 
 from __future__ import annotations

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, inliner, numpy_helper
-from onnx.external_data_helper import load_external_data_for_tensor
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, inliner
 
 from export.checkpoint import is_lfs_stub
 from export.errors import ExportError
 from export.modules.contract import DTYPES, all_nodes, axes_of, dtype_of, interface_faults, operator_faults
 from export.modules.declaration import read_declaration, read_toml
+from export.modules.external import all_tensors, load_external
 from export.modules.signature import Signature
 from service.bundle import sha256_file
 
@@ -49,7 +49,7 @@ def open_ready(path: Path, signature_file: Path | None) -> Ready:
     model = _parse(path)
     if faults := _broken(model):
         raise ExportError(f"{path}: a broken ONNX file", faults)
-    sha256 = {path.name: sha256_file(path)} | _load_external(model, path)
+    sha256 = {path.name: sha256_file(path)} | load_external(model, path)
     if model.functions:
         model = _inlined(model, path)
     _drop_defaults(model.graph)
@@ -98,19 +98,12 @@ def _broken(model: ModelProto) -> list[str]:
         faults += [
             f"{kind}: {name or 'one without a name'}: {count} times" for name, count in counts.items() if count > 1
         ]
-    for tensor in _all_tensors(model):
+    for tensor in all_tensors(model):
         if tensor.data_type not in _KNOWN_TYPES:
             faults.append(f"{tensor.name}: type {tensor.data_type} is none of ONNX's")
         elif any(size < 0 for size in tensor.dims):
             faults.append(f"{tensor.name}: sizes {list(tensor.dims)} are not all at least 0")
     return faults
-
-
-def _content_faults(tensor: TensorProto) -> Iterator[str]:
-    try:
-        numpy_helper.to_array(tensor)
-    except Exception as error:
-        yield f"{tensor.name}: its content is not of sizes {list(tensor.dims)}: {' '.join(str(error).split())[:200]}"
 
 
 def _inlined(model: ModelProto, path: Path) -> ModelProto:
@@ -120,83 +113,6 @@ def _inlined(model: ModelProto, path: Path) -> ModelProto:
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ExportError(f"{path}: its local functions cannot be put in place: {reason}") from None
-
-
-def _external(model: ModelProto) -> Iterator[tuple[TensorProto, dict[str, str]]]:
-    """Every tensor that lies outside the graph, and where."""
-    for tensor in _all_tensors(model):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            yield tensor, {entry.key: entry.value for entry in tensor.external_data}
-
-
-def _all_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor: initializers, and constants in attributes, inside branches and local functions too."""
-    yield from _tensors(model.graph)
-    for function in model.functions:
-        yield from _constants(function.node)
-
-
-def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    yield from graph.initializer
-    yield from _constants(graph.node)
-
-
-def _constants(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _tensors(inner)
-
-
-def _load_external(model: ModelProto, path: Path) -> dict[str, str]:
-    """Take in the numbers that lie beside the graph. -> SHA-256 of each of their files, by name
-
-    Raises ExportError with every tensor, inside or beside, that is not what it says.
-    """
-    if faults := _external_faults(model, path.parent):
-        raise ExportError(f"{path}: its external data cannot be read", faults)
-    names = sorted({place["location"] for _, place in _external(model)})
-    for tensor, _ in _external(model):
-        load_external_data_for_tensor(tensor, str(path.parent))
-        tensor.data_location = TensorProto.DEFAULT
-        del tensor.external_data[:]
-    if faults := [fault for tensor in _all_tensors(model) for fault in _content_faults(tensor)]:
-        raise ExportError(f"{path}: a broken ONNX file", faults)
-    return {name: sha256_file(path.parent / name) for name in names}
-
-
-def _external_faults(model: ModelProto, folder: Path) -> list[str]:
-    faults = []
-    for tensor, place in _external(model):
-        location = place.get("location", "")
-        where, parts = f"{tensor.name}: {location or 'no file'}", PurePosixPath(location).parts
-        if not parts or PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive or ".." in parts:
-            faults.append(f"{where}: a file beside the graph is needed, no absolute path and no ..")
-        elif not _is_inside(folder / location, folder):
-            faults.append(f"{where}: no such file beside the graph")
-        else:
-            faults += [f"{where}: {fault}" for fault in _size_faults(tensor, place, (folder / location).stat().st_size)]
-    return faults
-
-
-def _is_inside(file: Path, folder: Path) -> bool:
-    return file.is_file() and file.resolve().is_relative_to(folder.resolve())
-
-
-def _size_faults(tensor: TensorProto, place: Mapping[str, str], size: int) -> Iterator[str]:
-    needed = _num_bytes(tensor)
-    offset, length = place.get("offset", "0"), place.get("length", str(needed))
-    if not (offset.isdecimal() and length.isdecimal()):
-        yield f"offset {offset!r} and length {length!r} must be numbers of bytes"
-    elif int(length) != needed or int(offset) + needed > size:
-        yield f"{needed} bytes needed, {length} at {offset} given, the file has {size}"
-
-
-def _num_bytes(tensor: TensorProto) -> int:
-    return int(prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
 def _drop_defaults(graph: GraphProto) -> None:

@@ -1,0 +1,101 @@
+"""The tensors of an ONNX file, wherever they are, and the numbers that lie beside it.
+
+Nothing outside the file's folder is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx.external_data_helper import load_external_data_for_tensor
+
+from export.errors import ExportError
+from service.bundle import sha256_file
+
+
+def load_external(model: ModelProto, path: Path) -> dict[str, str]:
+    """Take in the numbers that lie beside the graph. -> SHA-256 of each of their files, by name
+
+    Raises ExportError with every tensor, inside or beside, that is not what it says.
+    """
+    if faults := _external_faults(model, path.parent):
+        raise ExportError(f"{path}: its external data cannot be read", faults)
+    names = sorted({place["location"] for _, place in _external(model)})
+    for tensor, _ in _external(model):
+        load_external_data_for_tensor(tensor, str(path.parent))
+        tensor.data_location = TensorProto.DEFAULT
+        del tensor.external_data[:]
+    if faults := [fault for tensor in all_tensors(model) for fault in _content_faults(tensor)]:
+        raise ExportError(f"{path}: a broken ONNX file", faults)
+    return {name: sha256_file(path.parent / name) for name in names}
+
+
+def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor: initializers, and constants in attributes, inside branches and local functions too."""
+    yield from _tensors(model.graph)
+    for function in model.functions:
+        yield from _constants(function.node)
+
+
+def _content_faults(tensor: TensorProto) -> Iterator[str]:
+    try:
+        numpy_helper.to_array(tensor)
+    except Exception as error:
+        yield f"{tensor.name}: its content is not of sizes {list(tensor.dims)}: {' '.join(str(error).split())[:200]}"
+
+
+def _external(model: ModelProto) -> Iterator[tuple[TensorProto, dict[str, str]]]:
+    """Every tensor that lies outside the graph, and where."""
+    for tensor in all_tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            yield tensor, {entry.key: entry.value for entry in tensor.external_data}
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    yield from _constants(graph.node)
+
+
+def _constants(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _tensors(inner)
+
+
+def _external_faults(model: ModelProto, folder: Path) -> list[str]:
+    faults = []
+    for tensor, place in _external(model):
+        location = place.get("location", "")
+        where, parts = f"{tensor.name}: {location or 'no file'}", PurePosixPath(location).parts
+        if not parts or PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive or ".." in parts:
+            faults.append(f"{where}: a file beside the graph is needed, no absolute path and no ..")
+        elif not _is_inside(folder / location, folder):
+            faults.append(f"{where}: no such file beside the graph")
+        else:
+            faults += [f"{where}: {fault}" for fault in _size_faults(tensor, place, (folder / location).stat().st_size)]
+    return faults
+
+
+def _is_inside(file: Path, folder: Path) -> bool:
+    return file.is_file() and file.resolve().is_relative_to(folder.resolve())
+
+
+def _size_faults(tensor: TensorProto, place: Mapping[str, str], size: int) -> Iterator[str]:
+    needed = _num_bytes(tensor)
+    offset, length = place.get("offset", "0"), place.get("length", str(needed))
+    if not (offset.isdecimal() and length.isdecimal()):
+        yield f"offset {offset!r} and length {length!r} must be numbers of bytes"
+    elif int(length) != needed or int(offset) + needed > size:
+        yield f"{needed} bytes needed, {length} at {offset} given, the file has {size}"
+
+
+def _num_bytes(tensor: TensorProto) -> int:
+    return int(prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
