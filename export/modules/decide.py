@@ -5,27 +5,21 @@ Each question has its own reason for a refusal. The proof then holds the graph t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
+from export.modules.probe import SEEDS, Probe, mixed, one_line, open_probe, rows_of, shape_faults, under_mask
 from export.modules.signature import Signature
 from service.manifest import Batching, TensorManifest, TensorSpec
 from service.parity.cases import Case, Layout, make_case, pad_inputs, select_inputs
-from service.parity.checks import empty_row_weight, relative_difference, select_output, shape_fault
+from service.parity.checks import empty_row_weight, select_output
 from service.parity.judge import dense_axes, gather
 from service.parity.masks import MaskKind
-from service.parity.report import gates_for
-from service.parity.scale import model_sizes
 from service.runners.base import Array, Runner
 
-Outputs = Mapping[str, Array]
-
-_FIRST_SIZE = 6
-_BATCH = 3
-_SEEDS = (101, 102)
 _PADDING_SEEDS = range(101, 105)
 _ALONE = (
     "where a layer of PyTorch takes the first axis for the sequence, batch_first=True mends it; else "
@@ -46,61 +40,15 @@ class Decision:
     has_run: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Probe:
-    """One model being asked. limit: how far the same row may be from itself; usual: the usual size of its outputs."""
-
-    manifest: TensorManifest
-    signature: Signature
-    runner: Runner
-    limit: float
-    usual: Mapping[str, float]
-
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Every output by name. Raises what the model raises."""
-        names = [spec.name for spec in self.signature.outputs]
-        with np.errstate(all="ignore"):
-            return dict(zip(names, self.runner.run("encode", inputs, names), strict=True))
-
-    @property
-    def layout(self) -> Layout:
-        """Several rows, sizes that differ."""
-        limits = self.manifest.max_sizes
-        sizes = {axis: min(_FIRST_SIZE + 3 * place, limits[axis]) for place, axis in enumerate(limits)}
-        return Layout(_SEEDS[0], _BATCH, sizes, "full")
-
-    def case(self, kind: MaskKind, *, seed: int = _SEEDS[0]) -> Case:
-        return make_case(self.manifest, replace(self.layout, seed=seed, kind=kind), 0)
-
-    def changed(
-        self, found: Outputs, expected: Outputs, case: Case, rows: Sequence[int], *, along: str | None = None
-    ) -> str | None:
-        """The first output of which some row, where it is real, is not what it was; None when all are.
-
-        along: the axis that an output must have to be asked.
-        """
-        masks = case.masks.select(rows, case.masks.sizes)
-        for spec in self.signature.outputs:
-            if along is not None and along not in spec.axes:
-                continue
-            difference = relative_difference(
-                found[spec.name], expected[spec.name], masks.real(spec), self.usual.get(spec.name, 0.0)
-            )
-            if not difference.size or float(difference.max()) <= self.limit:
-                continue
-            return f"{spec.name} changes by {float(difference.max()):.2g}, relative to the largest that changes"
-        return None
-
-
 def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> Decision:
     """Ask a model everything.
 
     manifest: a draft of what is to be written, `padded` and with empty rows. runner: the module, or the graph where
     there is none.
     """
-    probe = _probe(manifest, signature, runner)
+    probe = open_probe(manifest, signature, runner)
     faults = _runs_at_all(probe)
-    if faults and _shape_faults(probe, probe.layout):
+    if faults and shape_faults(probe, probe.layout):
         return Decision("padded", False, tuple(faults), has_run=False)
     if random := _answers(probe, _repeats):  # nothing else can be asked of it
         return Decision("padded", False, (*faults, *random))
@@ -125,74 +73,47 @@ def _is_unpadded(signature: Signature) -> bool:
     return signature.batching is None and not signature.has_mask
 
 
-def _answers(probe: _Probe, question: Callable[[_Probe], list[str]]) -> list[str]:
+def _answers(probe: Probe, question: Callable[[Probe], list[str]]) -> list[str]:
     """The faults that a question finds; that the model fails at it is one too."""
     try:
         return question(probe)
     except Exception as error:
-        return [f"it fails when other rows are asked of it: {_line(error)}"]
+        return [f"it fails when other rows are asked of it: {one_line(error)}"]
 
 
 def takes_empty_rows(manifest: TensorManifest, signature: Signature, runner: Runner) -> bool:
     """Whether a mask may leave nothing of a row. Asked of the graph too: its kernels may give NaN of their own."""
-    return _takes_empty_rows(_probe(manifest, signature, runner))
+    return _takes_empty_rows(open_probe(manifest, signature, runner))
 
 
-def _probe(manifest: TensorManifest, signature: Signature, runner: Runner) -> _Probe:
-    limit = 4 * gates_for(manifest.precision, "cpu").invariance
-    return _Probe(manifest, signature, runner, limit, model_sizes(manifest, runner))
-
-
-def _runs_at_all(probe: _Probe) -> list[str]:
+def _runs_at_all(probe: Probe) -> list[str]:
     """At one row of the smallest size, at several, and at the largest: shaped as declared."""
     limits = probe.manifest.max_sizes
-    layouts = [Layout(_SEEDS[0], 1, dict.fromkeys(limits, 1), "full"), probe.layout]
-    faults = [fault for layout in layouts for fault in _shape_faults(probe, layout)]
+    layouts = [Layout(SEEDS[0], 1, dict.fromkeys(limits, 1), "full"), probe.layout]
+    faults = [fault for layout in layouts for fault in shape_faults(probe, layout)]
     if faults:
         return list(dict.fromkeys(faults))
     for axis, limit in limits.items():
         layout = replace(layouts[0], sizes=dict.fromkeys(limits, 1) | {axis: limit})
-        if found := _shape_faults(probe, layout):
+        if found := shape_faults(probe, layout):
             most = _largest(probe, layout, axis)
             faults.append(f"max_sizes.{axis}: {most} is the largest that works, got {limit}: {found[0]}")
     return faults
 
 
-def _shape_faults(probe: _Probe, layout: Layout) -> list[str]:
-    case = make_case(probe.manifest, layout, 0)
-    try:
-        outputs = probe.run(case.inputs)
-        found = (
-            shape_fault(spec, outputs[spec.name], case.batch, case.masks.sizes) for spec in probe.signature.outputs
-        )
-        if faults := [f"outputs.{fault}, at {_at(layout)}" for fault in found if fault]:
-            return faults
-        return [
-            f"outputs.{name}: {int(bad)} of {values.size} values are not finite, at {_at(layout)}"
-            for name, values in outputs.items()
-            if (bad := np.count_nonzero(~np.isfinite(values)))
-        ]
-    except Exception as error:
-        return [f"it fails at {_at(layout)}: {_line(error)}"]
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
-def _largest(probe: _Probe, layout: Layout, axis: str) -> int:
+def _largest(probe: Probe, layout: Layout, axis: str) -> int:
     """By halving: a size that works, below one that does not."""
     works, fails = 1, layout.sizes[axis]
     while fails - works > 1:
         middle = (works + fails) // 2
-        if _shape_faults(probe, replace(layout, sizes={**layout.sizes, axis: middle})):
+        if shape_faults(probe, replace(layout, sizes={**layout.sizes, axis: middle})):
             fails = middle
         else:
             works = middle
     return works
 
 
-def _repeats(probe: _Probe) -> list[str]:
+def _repeats(probe: Probe) -> list[str]:
     """The same call twice, bit for bit."""
     inputs = probe.case("full").inputs
     first, again = probe.run(inputs), probe.run(inputs)
@@ -203,28 +124,28 @@ def _repeats(probe: _Probe) -> list[str]:
     ]
 
 
-def _rows_are_independent(probe: _Probe) -> list[str]:
+def _rows_are_independent(probe: Probe) -> list[str]:
     """Every row alone, and the first ones beside other neighbours, as they were."""
     case = probe.case("full")
     graph, sizes, before = probe.manifest.graph("encode"), case.masks.sizes, probe.run(case.inputs)
-    others = _mixed(case.inputs, probe.case("full", seed=_SEEDS[1]).inputs, rows=[case.batch - 1])
+    others = mixed(case.inputs, probe.case("full", seed=SEEDS[1]).inputs, rows=[case.batch - 1])
     rest = list(range(case.batch - 1))
-    if why := probe.changed(_rows(probe.run(others), rest), _rows(before, rest), case, rest):
+    if why := probe.changed(rows_of(probe.run(others), rest), rows_of(before, rest), case, rest):
         return [f"rows depend on each other: with another row beside them {why}; {_ALONE}"]
     for row in range(case.batch):
         alone = probe.run(select_inputs(graph, case.inputs, [row], sizes))
-        if why := probe.changed(alone, _rows(before, [row]), case, [row]):
+        if why := probe.changed(alone, rows_of(before, [row]), case, [row]):
             return [f"rows depend on each other: for a row alone {why}; {_ALONE}"]
     return []
 
 
-def _masks_are_honoured(probe: _Probe) -> list[str]:
+def _masks_are_honoured(probe: Probe) -> list[str]:
     """Other values under the mask, the same answer."""
     kinds: tuple[MaskKind, ...] = ("right",) if probe.signature.masks == "right" else ("right", "left", "holes")
     for kind in kinds if probe.signature.has_mask else ():
         case = probe.case(kind)
-        other = probe.case("full", seed=_SEEDS[1])
-        inputs = {spec.name: _under_mask(spec, case, other) for spec in probe.signature.inputs}
+        other = probe.case("full", seed=SEEDS[1])
+        inputs = {spec.name: under_mask(spec, case, other) for spec in probe.signature.inputs}
         rows = range(case.batch)
         if why := probe.changed(probe.run(inputs), probe.run(case.inputs), case, rows):
             hint = "" if kind == "right" else '; rows.masks = "right" if padding on the right is all it knows'
@@ -235,7 +156,7 @@ def _masks_are_honoured(probe: _Probe) -> list[str]:
     return []
 
 
-def _pairs_are_honoured(probe: _Probe) -> list[str]:
+def _pairs_are_honoured(probe: Probe) -> list[str]:
     """Other values where a mask of queries and keys leaves them out, the same answer for the queries that do not see
     them: of two groups of one sequence that see only themselves, or of keys that no query sees."""
     if probe.signature.masks == "right":
@@ -245,8 +166,8 @@ def _pairs_are_honoured(probe: _Probe) -> list[str]:
             continue
         queries, keys = (str(axis) for axis in spec.axes[1:])
         case = _left_out(probe, spec, keys)
-        other = probe.case("full", seed=_SEEDS[1])
-        inputs = {given.name: _under_mask(given, case, other) for given in probe.signature.inputs}
+        other = probe.case("full", seed=SEEDS[1])
+        inputs = {given.name: under_mask(given, case, other) for given in probe.signature.inputs}
         along = keys if queries == keys else None
         if why := probe.changed(probe.run(inputs), probe.run(case.inputs), case, range(case.batch), along=along):
             told = "two groups that see only themselves" if along else f"{keys} that no query sees"
@@ -257,7 +178,7 @@ def _pairs_are_honoured(probe: _Probe) -> list[str]:
     return []
 
 
-def _left_out(probe: _Probe, pair: TensorSpec, axis: str) -> Case:
+def _left_out(probe: Probe, pair: TensorSpec, axis: str) -> Case:
     """A case with every other position of an axis left out by a mask of pairs, and called not real.
 
     Where queries and keys are one sequence, the others still see each other; else every mask of these keys leaves them
@@ -281,16 +202,7 @@ def _left_out(probe: _Probe, pair: TensorSpec, axis: str) -> Case:
     return replace(case, inputs=inputs, masks=replace(case.masks, axes=axes))
 
 
-def _under_mask(spec: TensorSpec, case: Case, other: Case) -> Array:
-    """An input with the values of another draw wherever a mask leaves a position out."""
-    own = case.inputs[spec.name]
-    if spec.meaning not in ("features", "token_ids"):
-        return own
-    values: Array = np.where(case.masks.real(spec), own, other.inputs[spec.name])
-    return values
-
-
-def _padding_is_harmless(probe: _Probe) -> list[str]:
+def _padding_is_harmless(probe: Probe) -> list[str]:
     """More padding at the end, the same answer: at one position too, and for several values, since a largest value is
     often that of no padding."""
     kind: MaskKind = "right" if probe.signature.has_mask else "full"
@@ -316,7 +228,7 @@ def _widened(sizes: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, i
     return {axis: min(size + 3, limits[axis]) for axis, size in sizes.items()}
 
 
-def _changed_by_padding(probe: _Probe, case: Case, wider: Mapping[str, int]) -> str | None:
+def _changed_by_padding(probe: Probe, case: Case, wider: Mapping[str, int]) -> str | None:
     sizes = case.masks.sizes
     raw = probe.run(pad_inputs(probe.manifest, case.inputs, wider))
     rows = range(case.batch)
@@ -324,7 +236,7 @@ def _changed_by_padding(probe: _Probe, case: Case, wider: Mapping[str, int]) -> 
     return probe.changed(found, probe.run(case.inputs), case, rows)
 
 
-def _takes_empty_rows(probe: _Probe) -> bool:
+def _takes_empty_rows(probe: Probe) -> bool:
     """A row whose mask leaves nothing: no error, all finite, no weight on any key, and its neighbours as they are
     without it."""
     if not probe.signature.has_mask:
@@ -342,19 +254,4 @@ def _takes_empty_rows(probe: _Probe) -> bool:
         return False
     if any(empty_row_weight(found, case.masks.columns(*dense_axes(graph))).any() for found in weights.values()):
         return False
-    return probe.changed(_rows(outputs, rest), without, case, rest) is None
-
-
-def _mixed(inputs: Mapping[str, Array], others: Mapping[str, Array], *, rows: Sequence[int]) -> dict[str, Array]:
-    mixed = {name: values.copy() for name, values in inputs.items()}
-    for name, values in mixed.items():
-        values[list(rows)] = others[name][list(rows)]
-    return mixed
-
-
-def _rows(outputs: Outputs, rows: Sequence[int]) -> dict[str, Array]:
-    return {name: values[list(rows)] for name, values in outputs.items()}
-
-
-def _at(layout: Layout) -> str:
-    return ", ".join([f"batch {layout.batch}", *(f"{axis} {size}" for axis, size in layout.sizes.items())])
+    return probe.changed(rows_of(outputs, rest), without, case, rest) is None
