@@ -44,7 +44,7 @@ exec "$@"
 # Where a program may write that is not told where to.
 WRITABLE = ("/", "/tmp", "/var/tmp", "/dev/shm", "/run", str(Path.home()))
 
-pytestmark = pytest.mark.slow, pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True, slots=True)
