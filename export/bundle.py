@@ -18,7 +18,7 @@ from export.origin import Origin, read_origin
 from export.prove import Progress, ProofRequest
 from export.seal import Exported, Target
 from export.texts.directory import export_texts
-from export.texts.source import check_name
+from export.texts.read.source import check_name
 from service.manifest import Precision
 
 _NO_OPTIONS = TensorOptions()

@@ -15,7 +15,7 @@ from typing import Any
 
 from export.errors import ExportError
 from models.config import EncoderConfig
-from models.families import Family, find_name
+from models.families.family import Family, find_name
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000

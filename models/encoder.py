@@ -1,6 +1,6 @@
 """The BERT encoder: embeddings, then post-norm Transformer layers (Devlin et al., 2019).
 
-Module names spell the canonical parameter names of `models.families`. Knows no pooling and no file.
+Module names spell the canonical parameter names of `models.families.family`. Knows no pooling and no file.
 """
 
 from __future__ import annotations

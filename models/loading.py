@@ -11,7 +11,8 @@ from torch import Tensor
 
 from models.config import EncoderConfig
 from models.encoder import Encoder
-from models.families import FAMILIES, find_name
+from models.families.family import find_name
+from models.families.known import FAMILIES
 
 
 def load_encoder(config: EncoderConfig, weights: Path) -> Encoder:

@@ -44,7 +44,7 @@ def build(source: str, options: BuildOptions) -> None:
     from export.bundle import export_model
     from export.modules.tensors import TensorOptions
     from export.origin import read_origin
-    from export.texts.source import locate
+    from export.texts.read.source import locate
 
     out = options.out or Path("bundles") / (options.name or read_origin(source).name or locate(source).name)
     errors = console(is_stderr=True)

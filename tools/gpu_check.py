@@ -27,7 +27,7 @@ from rich.text import Text
 
 from bench.gpu import PEER, Compute, Device, Inputs, Shape, Speed, Timing, measure, open_peer, used_bytes
 from export.bundle import export_model
-from export.texts.source import locate
+from export.texts.read.source import locate
 from qkv.report import console, gate_table, stages
 from service.bundle import Bundle, open_text_bundle
 from service.errors import StartupError

@@ -19,10 +19,12 @@ from export.atomic import new_directory
 from export.errors import ExportError
 from export.prove import ProofRequest, prove
 from export.seal import UNPROVED, Exported, Target, created_by, quiet, write_proof
-from export.texts.build import GraphKind, build_graph, graph_spec
-from export.texts.model import Model, read_model
+from export.texts.graphs.build import build_graph
+from export.texts.graphs.kind import GraphKind
+from export.texts.graphs.spec import graph_spec
 from export.texts.precision import write_half
-from export.texts.source import check_name, check_pin, locate
+from export.texts.read.model import Model, read_model
+from export.texts.read.source import check_name, check_pin, locate
 from service.bundle import Bundle, sha256_file
 from service.engine.tokenizer import TextTokenizer
 from service.errors import StartupError

@@ -15,10 +15,12 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import BertConfig, BertModel
 
 from export.checkpoint import match_checkpoint, read_header
-from export.texts.build import GraphKind, build_graph, graph_spec
-from export.texts.pooling import POOLING
+from export.texts.graphs.build import build_graph
+from export.texts.graphs.kind import GraphKind
+from export.texts.graphs.pooling import POOLING
+from export.texts.graphs.spec import graph_spec
 from models.config import Activation, EncoderConfig
-from models.families import BERT
+from models.families.bert import BERT
 from service.manifest import Role
 from tests.exporting.bundles import Arrays, run_graph
 

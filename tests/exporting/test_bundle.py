@@ -16,7 +16,7 @@ import export.seal
 from export.bundle import export_model
 from export.errors import ExportError
 from export.texts.directory import embedding_space
-from export.texts.model import read_model
+from export.texts.read.model import read_model
 from service.bundle import open_text_bundle, read_text_manifest
 from service.parity.probes import load_probes
 from tests.exporting.bundles import TEXTS, edited, encode

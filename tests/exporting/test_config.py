@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export.errors import ExportError
-from export.texts.model import read_model
-from models.families import BERT, ConfigError
+from export.texts.read.model import read_model
+from models.families.bert import BERT
+from models.families.family import ConfigError
 from tests.exporting.bundles import edited
 
 POOLING = "1_Pooling/config.json"

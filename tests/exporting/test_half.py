@@ -18,10 +18,11 @@ import export.texts.directory
 from export.bundle import export_model
 from export.checkpoint import match_checkpoint, read_header
 from export.errors import ExportError
-from export.texts.build import GraphKind, build_graph
+from export.texts.graphs.build import build_graph
+from export.texts.graphs.kind import GraphKind
 from export.texts.precision import write_half
 from models.config import EncoderConfig
-from models.families import BERT
+from models.families.bert import BERT
 from service.bundle import open_text_bundle, read_text_manifest
 from service.manifest import DERIVED, WEIGHTS, Role
 from service.parity.checks import pooled_difference, relative_difference

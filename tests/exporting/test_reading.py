@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
 from export.errors import ExportError
-from export.texts.model import Model, read_model
+from export.texts.read.model import Model, read_model
 from tests.exporting.bundles import edited
 
 POOLING = "1_Pooling/config.json"

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export.errors import ExportError
-from export.texts.model import read_model
-from export.texts.source import PUBLISHED, SourceDirectory, check_name, check_pin, locate
+from export.texts.read.model import read_model
+from export.texts.read.source import PUBLISHED, SourceDirectory, check_name, check_pin, locate
 from tests.exporting.bundles import edited
 
 POOLING = "1_Pooling/config.json"

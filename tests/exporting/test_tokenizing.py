@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from export.errors import ExportError
-from export.texts.model import read_model
+from export.texts.read.model import read_model
 
 Edits = Mapping[str, Mapping[str, Any]]
 

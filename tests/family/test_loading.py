@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models.config import EncoderConfig
 from models.encoder import Encoder
-from models.families import BERT
+from models.families.bert import BERT
 from models.loading import load_encoder
 
 CONFIG = EncoderConfig(

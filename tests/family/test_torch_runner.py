@@ -12,9 +12,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import BertModel
 
-from export.texts.build import GraphKind, graph_spec
+from export.texts.graphs.kind import GraphKind
+from export.texts.graphs.spec import graph_spec
 from models.config import EncoderConfig
-from models.families import BERT
+from models.families.bert import BERT
 from service.bundle import Bundle
 from service.manifest import WEIGHTS, AttentionSpec, EmbeddingSpec, TextManifest
 from service.parity.probes import check_probes, load_probes

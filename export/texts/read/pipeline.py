@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from export.texts.source import SourceDirectory, shorten
+from export.texts.read.source import SourceDirectory, shorten
 from models.config import EncoderConfig
-from models.families import ConfigError, Family, find_family
+from models.families.family import ConfigError, Family
+from models.families.known import find_family
 
 # The order is that in which sentence-transformers concatenates the flags that are true.
 _FLAGS = {

@@ -1,4 +1,4 @@
-"""Encoder families as tables, free of torch: how each names its config fields and its weights.
+"""What a family of encoders is, free of torch: how its checkpoints name their config fields and their weights.
 
 Canonical parameter names (ours, in PyTorch and in the builder) are words: `layers.0.attention.query.weight`.
 A family says what its checkpoints call them.
@@ -148,54 +148,6 @@ _FIELDS: Mapping[str, _Check] = {
 }
 
 
-def _with_bias(names: Mapping[str, str]) -> dict[str, str]:
+def with_bias(names: Mapping[str, str]) -> dict[str, str]:
+    """Names of layers, ours → theirs -> names of their weights and biases."""
     return {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in names.items() for kind in ("weight", "bias")}
-
-
-BERT = Family(
-    name="bert",
-    config_names={
-        "vocab_size": "vocab_size",
-        "dim": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "ffn_dim": "intermediate_size",
-        "max_positions": "max_position_embeddings",
-        "num_token_types": "type_vocab_size",
-        "layer_norm_eps": "layer_norm_eps",
-        "activation": "hidden_act",
-        "pad_token_id": "pad_token_id",
-    },
-    config_defaults={"layer_norm_eps": 1e-12, "num_token_types": 2, "pad_token_id": 0, "activation": "gelu"},
-    weight_names={
-        "embeddings.word.weight": "embeddings.word_embeddings.weight",
-        "embeddings.position.weight": "embeddings.position_embeddings.weight",
-        "embeddings.token_type.weight": "embeddings.token_type_embeddings.weight",
-    }
-    | _with_bias(
-        {
-            "embeddings.norm": "embeddings.LayerNorm",
-            "layers.{i}.attention.query": "encoder.layer.{i}.attention.self.query",
-            "layers.{i}.attention.key": "encoder.layer.{i}.attention.self.key",
-            "layers.{i}.attention.value": "encoder.layer.{i}.attention.self.value",
-            "layers.{i}.attention.output": "encoder.layer.{i}.attention.output.dense",
-            "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
-            "layers.{i}.ffn.up": "encoder.layer.{i}.intermediate.dense",
-            "layers.{i}.ffn.down": "encoder.layer.{i}.output.dense",
-            "layers.{i}.ffn_norm": "encoder.layer.{i}.output.LayerNorm",
-        }
-    ),
-    layer_prefix="encoder.layer.{i}.",
-    prefixes=("", "bert.", "model.", "0.auto_model."),
-    unused=("pooler.", "cls.", "classifier.", "embeddings.position_ids"),
-)
-
-FAMILIES: Mapping[str, Family] = {family.name: family for family in (BERT,)}
-
-
-def find_family(config: Mapping[str, Any]) -> Family:
-    """The family of a config.json. Raises ConfigError naming its model_type and what is supported."""
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ConfigError([ConfigFault("model_type", model_type, f"{' or '.join(sorted(FAMILIES))} is needed")])
-    return FAMILIES[model_type]

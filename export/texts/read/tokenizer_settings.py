@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tokenizers import AddedToken
 
-from export.texts.source import SourceDirectory
+from export.texts.read.source import SourceDirectory
 
 CONFIG = "tokenizer_config.json"
 SPECIAL_MAP = "special_tokens_map.json"

@@ -15,8 +15,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, processors
 
-from export.texts.source import SourceDirectory
-from export.texts.tokenizer_settings import TokenizerSettings, listed_token, read_settings
+from export.texts.read.source import SourceDirectory
+from export.texts.read.tokenizer_settings import TokenizerSettings, listed_token, read_settings
 from service.manifest import TOKENIZER
 
 # key of tokenizer_config.json → key of the normalizer, the value that an absent key means, and the values allowed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from export.checkpoint import Checkpoint, StoredTensor, match_checkpoint
 from export.errors import ExportError
-from export.texts.pipeline import (
+from export.texts.read.pipeline import (
     Limit,
     Pooling,
     Prompts,
@@ -18,10 +18,10 @@ from export.texts.pipeline import (
     read_pooling,
     read_prompts,
 )
-from export.texts.source import SourceDirectory
-from export.texts.tokenizer import TokenizerFile, read_tokenizer
+from export.texts.read.source import SourceDirectory
+from export.texts.read.tokenizer import TokenizerFile, read_tokenizer
 from models.config import EncoderConfig
-from models.families import Family
+from models.families.family import Family
 
 _WEIGHTS = "model.safetensors"
 

@@ -1,0 +1,59 @@
+"""An encoder as ONNX graphs, from its shape and the offsets of its weights. Needs no torch.
+
+In float32 both graphs hold the same nodes; `attend` also multiplies the attention weights by the mask and gives them
+out. In float16, made for GPUs, `encode` has the fused operator `Attention` in their place; hidden states and matrix
+products are float16, pooling and the softmax whose weights are given out are float32, and so is every output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnx import TensorProto
+
+from export.checkpoint import StoredTensor
+from export.graph import GraphBuilder
+from export.texts.graphs.attention import attention
+from export.texts.graphs.embeddings import embeddings
+from export.texts.graphs.kind import GraphKind
+from export.texts.graphs.parts import activation, layer_norm, linear
+from export.texts.graphs.pooling import pool
+from export.texts.graphs.scope import Scope, open_scope
+from export.texts.graphs.spec import INPUTS, graph_spec
+from models.config import EncoderConfig
+from service.manifest import DERIVED, WEIGHTS
+
+
+def build_graph(
+    config: EncoderConfig, weights: Mapping[str, StoredTensor], *, pooling: Sequence[str], kind: GraphKind
+) -> onnx.ModelProto:
+    """One graph.
+
+    weights: canonical name → where the tensor lies in `weights.safetensors`, in float16 in `derived.safetensors`.
+    """
+    file = DERIVED if kind.is_half else WEIGHTS
+    graph = GraphBuilder(f"{config.family}_{kind.role}", weights, weights_file=file, opset=kind.opset)
+    for name in INPUTS:
+        graph.input(name)
+    scope = open_scope(graph, config, kind)
+    hidden = embeddings(scope)
+    for layer in range(config.num_layers):
+        hidden = _layer(scope, hidden, layer)
+    if kind.is_half:
+        hidden = graph.node("Cast", [hidden], "token_embeddings.rows", to=TensorProto.FLOAT)
+    tokens = graph.node("Reshape", [hidden, scope.to_tokens], "token_embeddings")  # [batch, seq, dim]
+    pool(graph, tokens, pooling)
+    for spec in graph_spec(config, pooling=pooling, kind=kind).outputs:
+        graph.output(spec.name, spec.axes)
+    return graph.model()
+
+
+def _layer(scope: Scope, hidden: str, layer: int) -> str:
+    graph, name = scope.graph, f"layers.{layer}"
+    attended = linear(scope, attention(scope, hidden, layer), f"{name}.attention.output")
+    total = graph.node("Add", [attended, hidden], f"{name}.attention.residual")
+    hidden = layer_norm(scope, total, f"{name}.attention_norm")
+    wide = activation(scope, linear(scope, hidden, f"{name}.ffn.up"), f"{name}.ffn.activation")
+    total = graph.node("Add", [linear(scope, wide, f"{name}.ffn.down"), hidden], f"{name}.ffn.residual")
+    return layer_norm(scope, total, f"{name}.ffn_norm")

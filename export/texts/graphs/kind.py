@@ -1,0 +1,43 @@
+"""Which graph of a bundle is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from export.graph import FUSED_OPSET, OPSET
+from service.manifest import Precision, Role
+
+
+@dataclass(frozen=True, slots=True)
+class GraphKind:
+    """Which graph of a bundle. precision: of weights, hidden states and matrix products."""
+
+    role: Role
+    precision: Precision = "float32"
+
+    @property
+    def is_half(self) -> bool:
+        """True for float16."""
+        return self.precision == "float16"
+
+    @property
+    def has_attention(self) -> bool:
+        """The attention weights are outputs."""
+        return self.role == "attend"
+
+    @property
+    def is_fused(self) -> bool:
+        """Attention is one operator, which gives no weights out."""
+        return self.is_half and not self.has_attention
+
+    @property
+    def opset(self) -> int:
+        """The oldest that has every operator."""
+        return FUSED_OPSET if self.is_fused else OPSET
+
+    @property
+    def dtype(self) -> int:
+        """ONNX's number for the precision."""
+        return int(TensorProto.FLOAT16 if self.is_half else TensorProto.FLOAT)

@@ -1,0 +1,19 @@
+"""The families that can be served, by the `model_type` of their config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.families.bert import BERT
+from models.families.family import ConfigError, ConfigFault, Family
+
+FAMILIES: Mapping[str, Family] = {family.name: family for family in (BERT,)}
+
+
+def find_family(config: Mapping[str, Any]) -> Family:
+    """The family of a config.json. Raises ConfigError naming its model_type and what is supported."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise ConfigError([ConfigFault("model_type", model_type, f"{' or '.join(sorted(FAMILIES))} is needed")])
+    return FAMILIES[model_type]
