@@ -243,10 +243,11 @@ def _reference(bundle: Bundle[TextManifest]) -> Runner:
 
 
 def _find_goldens(bundle: Bundle[TextManifest], explicit: Path | None) -> Probes | None:
-    """Goldens of exactly these weights and this pooling."""
+    """Goldens of exactly these weights and this pooling: of a model without a vector there are none."""
+    embedding = bundle.manifest.embedding
     needed = {
         "weights_sha256": sha256_file(bundle.file(WEIGHTS)),
-        "pooling": ",".join(bundle.manifest.embedding.pooling),
+        "pooling": "" if embedding is None else ",".join(embedding.pooling),
     }
     for path in [explicit] if explicit is not None else sorted(GOLDENS.glob("*.safetensors")):
         goldens = _load_goldens(path)

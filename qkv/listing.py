@@ -77,7 +77,9 @@ def _describe(path: Path) -> list[str]:
     return [
         manifest.name,
         manifest.family,
-        str(manifest.embedding.dim) if isinstance(manifest, TextManifest) else "tensors",
+        str(manifest.text.token_dim if manifest.embedding is None else manifest.embedding.dim)
+        if isinstance(manifest, TextManifest)
+        else "tensors",
         ", ".join(map(str, manifest.max_sizes.values())),
         manifest.precision,
         manifest.proof.kind,

@@ -17,7 +17,7 @@ import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
 from service.errors import StartupError
-from service.manifest import MANIFEST, PARITY, SCHEMA_VERSION, Manifest, TextManifest
+from service.manifest import MANIFEST, PARITY, SCHEMA_VERSION, TASK_OUTPUTS, Manifest, TextManifest
 from service.parity.report import ParityReport
 
 _MANIFESTS: TypeAdapter[Manifest] = TypeAdapter(Annotated[Manifest, Field(discriminator="kind")])
@@ -140,7 +140,25 @@ def _text_faults(manifest: TextManifest) -> list[str]:
         faults.append(f"text.max_tokens is {text.max_tokens}, the position table has room for {positions}")
     if text.vocab_size != encoder["vocab_size"]:
         faults.append(f"text.vocab_size is {text.vocab_size}, encoder.vocab_size is {encoder['vocab_size']}")
-    return faults
+    return faults + _task_faults(manifest)
+
+
+def _task_faults(manifest: TextManifest) -> list[str]:
+    """A task without what answers it, or with what only another one has."""
+    task = manifest.task
+    is_vector, is_classes = task == "embedding", task.endswith("_classification")
+    expected = {"embedding": is_vector, "embedding_space": is_vector, "head": is_classes}
+    faults = [
+        f"{name}: the task {task} {'needs one' if is_needed else 'has none'}"
+        for name, is_needed in expected.items()
+        if (getattr(manifest, name) is not None) != is_needed
+    ]
+    output = TASK_OUTPUTS[task]
+    return faults + [
+        f"graphs: the task {task} needs an output {output}, {graph.file} has none"
+        for graph in manifest.graphs
+        if output not in (spec.name for spec in graph.outputs)
+    ]
 
 
 def _check_parity(path: Path, manifest: Manifest) -> None:

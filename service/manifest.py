@@ -1,21 +1,22 @@
 """The manifest: what a bundle says of itself, as exact types.
 
-A text bundle has a tokenizer, an embedding and attention over tokens; a tensor bundle serves any module by the names of
-its own inputs and outputs; the rest they share. Opens no file: `service.bundle` does, and verifies.
+A text bundle has a tokenizer, a task and attention over tokens; a tensor bundle serves any module by the names of its
+own inputs and outputs; the rest they share. Opens no file: `service.bundle` does, and verifies.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Final, Literal, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION: Literal[2] = 2
+SCHEMA_VERSION: Literal[3] = 3
 MANIFEST = "manifest.json"
-WEIGHTS = "weights.safetensors"
-DERIVED = "derived.safetensors"
+WEIGHTS: Final = "weights.safetensors"
+DERIVED: Final = "derived.safetensors"
 TOKENIZER = "tokenizer.json"
 PROBES = "probes.safetensors"
 PARITY = "parity.json"
@@ -23,16 +24,26 @@ PARITY = "parity.json"
 Role = Literal["encode", "attend"]
 Precision = Literal["float32", "float16"]
 Proof = Literal["pytorch", "golden", "invariance"]
+Task = Literal["embedding", "sequence_classification", "token_classification", "sparse", "late_interaction"]
+WeightsFile = Literal["weights.safetensors", "derived.safetensors"]
 DType = Literal["float32", "float16", "int64", "int32", "bool"]
 Meaning = Literal[
     # inputs of text bundles
     "token_ids", "attention_mask", "token_types", "pooling_mask",
     # inputs of tensor bundles: `token_ids`, and these
     "features", "mask", "index",
-    # outputs: `features` and `attention` of tensor bundles, the others of text bundles
-    "token_embeddings", "pooled", "attention",
+    # outputs: `features` and `attention` of tensor bundles, all but `features` of text bundles
+    "token_embeddings", "pooled", "logits", "token_logits", "sparse", "attention",
 ]  # fmt: skip
 Batching = Literal["padded", "equal_shapes", "alone"]
+# The graph output that answers each task.
+TASK_OUTPUTS: Mapping[Task, str] = {
+    "embedding": "pooled",
+    "sequence_classification": "logits",
+    "token_classification": "token_logits",
+    "sparse": "sparse",
+    "late_interaction": "token_embeddings",
+}
 LayoutKind = Literal["dense", "band", "strided", "block", "summary", "global_keys", "global_queries"]
 
 
@@ -112,25 +123,40 @@ class GraphSpec(_Frozen):
 
 
 class TextSpec(_Frozen):
-    """How text becomes ids. max_tokens: special tokens included; max_tokens_source: the file and key that set it."""
+    """How text becomes ids.
+
+    max_tokens: special tokens included; max_tokens_source: the file and key that set it. token_dim: width of
+    `token_embeddings`.
+    """
 
     max_tokens: int = Field(ge=3)
     max_tokens_source: str
     vocab_size: int = Field(ge=1)
     pad_token_id: int = Field(ge=0)
+    token_dim: int = Field(ge=1)
     prompts: dict[str, str] = {}
     default_prompt_name: str | None = None
     include_prompt: bool = True
 
 
 class EmbeddingSpec(_Frozen):
-    """The vector: pooled by the graph, L2-normalised and cut on the host. token_dim: width of `token_embeddings`."""
+    """The vector: pooled by the graph, L2-normalised and cut on the host."""
 
     dim: int = Field(ge=1)
-    token_dim: int = Field(ge=1)
     pooling: tuple[str, ...]
     pooling_source: str
     normalize: bool
+
+
+class HeadSpec(_Frozen):
+    """What the logits of a classifier stand for.
+
+    labels: by index; a regression or a scorer of pairs has one. activation: what makes scores of logits.
+    """
+
+    labels: tuple[str, ...] = Field(min_length=1)
+    problem: Literal["single_label", "multi_label", "regression"]
+    activation: Literal["softmax", "sigmoid", "identity"]
 
 
 class AttentionSpec(_Frozen):
@@ -181,7 +207,7 @@ class _Manifest(_Frozen):
     manifest_sha256: of this manifest's canonical form without this field.
     """
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     name: str = Field(min_length=1)
     family: str
     source: dict[str, str]
@@ -236,16 +262,20 @@ class TextManifest(_Manifest):
     """Of a bundle that takes text.
 
     encoder: the shape of the model (`models.config.EncoderConfig`), which the PyTorch reference is built from.
-    embedding_space: SHA-256 over all that decides the vectors (weights, tokenizer, pooling, prompts, normalisation,
-    dimension, precision).
+    embedding: of the task `embedding` alone, as is embedding_space: SHA-256 over all that decides the vectors (weights,
+    tokenizer, pooling, prompts, normalisation, dimension, precision).
+    head: of classifiers of texts and of tokens. weights: the files that hold the graphs' weights.
     """
 
     kind: Literal["text"] = "text"
     encoder: dict[str, str | int | float]
+    task: Task
     text: TextSpec
-    embedding: EmbeddingSpec
+    embedding: EmbeddingSpec | None = None
+    embedding_space: str | None = None
+    head: HeadSpec | None = None
     attention: AttentionSpec
-    embedding_space: str
+    weights: tuple[WeightsFile, ...]
 
     @property
     def max_sizes(self) -> dict[str, int]:
@@ -260,8 +290,7 @@ class TextManifest(_Manifest):
     @property
     def file_names(self) -> tuple[str, ...]:
         """What `files` must list."""
-        derived = (DERIVED,) if any(graph.precision == "float16" for graph in self.graphs) else ()
-        return (WEIGHTS, *derived, TOKENIZER, PROBES, PARITY, *(graph.file for graph in self.graphs))
+        return (*self.weights, TOKENIZER, PROBES, PARITY, *(graph.file for graph in self.graphs))
 
 
 class TensorManifest(_Manifest):
@@ -274,7 +303,7 @@ class TensorManifest(_Manifest):
     module: ModuleSpec
     tensors: TensorsSpec
     attention: AttentionSpec | None
-    weights: tuple[Literal["weights.safetensors", "derived.safetensors"], ...]
+    weights: tuple[WeightsFile, ...]
 
     @property
     def batching(self) -> Batching:

@@ -104,24 +104,26 @@ def _draft(name: str, model: Model, precision: Precision) -> TextManifest:
         num_parameters=model.checkpoint.num_parameters,
         proof=UNPROVED,
         graphs=tuple(graph_spec(config, pooling=pooling.modes, kind=GraphKind(role, precision)) for role in _ROLES),
+        task="embedding",
         text=TextSpec(
             max_tokens=model.limit.max_tokens,
             max_tokens_source=model.limit.source,
             vocab_size=config.vocab_size,
             pad_token_id=config.pad_token_id,
+            token_dim=config.dim,
             prompts=dict(prompts.texts),
             default_prompt_name=prompts.default,
             include_prompt=pooling.include_prompt,
         ),
         embedding=EmbeddingSpec(
             dim=config.dim * len(pooling.modes),
-            token_dim=config.dim,
             pooling=pooling.modes,
             pooling_source=pooling.source,
             normalize=model.normalize,
         ),
         attention=AttentionSpec(layers=config.num_layers, heads=config.num_heads, head_dim=config.head_dim),
         embedding_space=embedding_space(model, precision),
+        weights=(WEIGHTS, DERIVED) if precision == "float16" else (WEIGHTS,),
         files={},
     )
 

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
 from service.engine.engine import Engine
 from service.errors import NotFoundError
@@ -57,7 +58,10 @@ def summary(engine: Engine) -> dict[str, Any]:
 
 def _of_text(manifest: TextManifest) -> dict[str, Any]:
     return {
-        "embedding": manifest.embedding.model_dump(mode="json"),
+        "task": manifest.task,
+        "token_dim": manifest.text.token_dim,
+        "embedding": _dumped(manifest.embedding),
+        "head": _dumped(manifest.head),
         "embedding_space": manifest.embedding_space,
         "max_input_tokens": manifest.text.max_tokens,
         "max_input_tokens_source": manifest.text.max_tokens_source,
@@ -105,5 +109,8 @@ def limits(engine: Engine) -> dict[str, Any]:
 
 
 def _attention(manifest: Manifest) -> dict[str, Any] | None:
-    spec = manifest.attention if manifest.attention_graph is not None else None
-    return spec.model_dump(mode="json") if spec is not None else None
+    return _dumped(manifest.attention) if manifest.attention_graph is not None else None
+
+
+def _dumped(spec: BaseModel | None) -> dict[str, Any] | None:
+    return None if spec is None else spec.model_dump(mode="json")

@@ -37,8 +37,9 @@ class Ports:
 def ports_of(manifest: Manifest) -> Ports:
     """Of a tensor bundle those of its graph; of a text bundle the text, its vector and its number of tokens."""
     if isinstance(manifest, TextManifest):
-        embedding = Port("embedding", "FP32", ("batch", manifest.embedding.dim))
-        return _by_name([Port(TEXT, BYTES, ("batch",))], [embedding, Port("num_tokens", "INT64", ("batch",))])
+        embedding = manifest.embedding
+        vectors = [] if embedding is None else [Port("embedding", "FP32", ("batch", embedding.dim))]
+        return _by_name([Port(TEXT, BYTES, ("batch",))], [*vectors, Port("num_tokens", "INT64", ("batch",))])
     graph = manifest.graph("encode")
     return _by_name(map(_port, graph.inputs), map(_port, graph.outputs))
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.manifest import Batching, LayoutKind
+from service.manifest import Batching, LayoutKind, Task
 
 
 class _Answer(BaseModel):
@@ -138,8 +138,11 @@ class ModelSummary(_Answer):
     family: str
     kind: Literal["text", "tensors"]
     num_parameters: int
-    embedding: dict[str, Any] | None = Field(None, description="Of text models, as are the next five fields.")
+    task: Task | None = Field(None, description="Of text models, as are the next eight fields.")
+    token_dim: int | None = Field(None, description="Width of the vectors of tokens.")
+    embedding: dict[str, Any] | None = Field(None, description="Null for a model whose task gives no vectors.")
     embedding_space: str | None = None
+    head: dict[str, Any] | None = Field(None, description="Labels, and what makes scores of logits; of classifiers.")
     max_input_tokens: int | None = None
     max_input_tokens_source: str | None = None
     prompts: list[str] | None = None

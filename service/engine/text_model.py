@@ -10,11 +10,13 @@ from service.bundle import Bundle
 from service.engine import attention
 from service.engine.batch import Heads, Row, RowResult
 from service.engine.request import EncodedItem, EncodeRequest, EncodeResult
+from service.engine.tasks import embedding_of, unsupported_task
 from service.engine.texts import TextStage
 from service.engine.tokenizer import Encoding
 from service.engine.vectors import finish, vector_space
 from service.errors import RequestError, SpaceMismatchError
-from service.manifest import Role, TextManifest
+from service.manifest import TASK_OUTPUTS, Role, TextManifest
+from service.runners.base import Array
 from service.settings import Settings
 
 Submit = Callable[[Sequence[Row]], Awaitable[list[RowResult]]]
@@ -59,7 +61,7 @@ class TextModel:
     def probe_row(self, length: int) -> Row:
         """A row that proves life and warms up."""
         ids = np.full(length, self.manifest.text.pad_token_id, dtype=np.int64)
-        return Row({"input_ids": ids}, {"seq": length}, "encode", ("pooled",))
+        return Row({"input_ids": ids}, {"seq": length}, "encode", (TASK_OUTPUTS[self.manifest.task],))
 
     def close(self) -> None:
         """Take no further texts."""
@@ -86,9 +88,9 @@ class TextModel:
         lengths = [len(encoding.ids) for encoding in encodings]
         num_values = 0
         if "embedding" in request.include:
-            num_values += len(lengths) * (request.dimensions or self.manifest.embedding.dim)
+            num_values += len(lengths) * (request.dimensions or embedding_of(self.manifest).dim)
         if "outputs" in request.include:
-            num_values += sum(lengths) * self.manifest.embedding.token_dim
+            num_values += sum(lengths) * self.manifest.text.token_dim
         if "attention" in request.include:
             num_values += attention.num_values(request.attention, lengths, self.manifest.attention)
         num_tokens = sum(lengths) if "tokens" in request.include else 0
@@ -105,12 +107,11 @@ class TextModel:
 
     def _finish(self, request: EncodeRequest, encoding: Encoding, result: RowResult) -> EncodedItem:
         include = request.include
-        normalize = self.manifest.embedding.normalize if request.normalize is None else request.normalize
         return EncodedItem(
             num_tokens=encoding.num_tokens,
             num_used=len(encoding.ids),
             truncated=encoding.truncated,
-            embedding=finish(result["pooled"], normalize, request.dimensions) if "embedding" in include else None,
+            embedding=self._vector(request, result["pooled"]) if "embedding" in include else None,
             outputs=result["token_embeddings"] if "outputs" in include else None,
             tokens=self._texts.tokens(encoding) if "tokens" in include else None,
             attention=attention.name_layers(result, request.attention, self.manifest.attention)
@@ -118,7 +119,14 @@ class TextModel:
             else None,
         )
 
+    def _vector(self, request: EncodeRequest, pooled: Array) -> Array:
+        normalize = embedding_of(self.manifest).normalize if request.normalize is None else request.normalize
+        return finish(pooled, normalize, request.dimensions)
+
     def _check_space(self, request: EncodeRequest) -> str:
+        """The space of the vectors, empty when none are asked for. Raises RequestError, SpaceMismatchError."""
+        if self.manifest.embedding is None:
+            return self._no_space(request)
         dim = self.manifest.embedding.dim
         if request.dimensions is not None and not 1 <= request.dimensions <= dim:
             raise RequestError(f"dimensions: 1 to {dim} allowed, got {request.dimensions}", param="dimensions")
@@ -129,6 +137,18 @@ class TextModel:
                 param="embedding_space",
             )
         return space
+
+    def _no_space(self, request: EncodeRequest) -> str:
+        asked = ["include"] if "embedding" in request.include else []
+        fields = {
+            "dimensions": request.dimensions,
+            "normalize": request.normalize,
+            "embedding_space": request.embedding_space,
+        }
+        asked += [name for name, value in fields.items() if value is not None]
+        if asked:
+            raise unsupported_task(self.manifest, "embedding", param=asked[0])
+        return ""
 
 
 def _row(encoding: Encoding, role: Role, outputs: tuple[str, ...], heads: Heads) -> Row:

@@ -25,9 +25,15 @@ def finish(vector: Array, normalize: bool, dimensions: int | None) -> Array:
 
 
 def vector_space(manifest: TextManifest, normalize: bool | None, dimensions: int | None) -> str:
-    """The space of a reply's vectors: the bundle's own, or one derived from it when the request changes the vectors."""
-    is_normalized = manifest.embedding.normalize if normalize is None else normalize
-    if is_normalized == manifest.embedding.normalize and dimensions in (None, manifest.embedding.dim):
+    """The space of a reply's vectors: the bundle's own, or one derived from it when the request changes the vectors.
+
+    Raises ValueError for a bundle that gives none.
+    """
+    embedding = manifest.embedding
+    if embedding is None or manifest.embedding_space is None:
+        raise ValueError(f"{manifest.name} gives no vectors")
+    is_normalized = embedding.normalize if normalize is None else normalize
+    if is_normalized == embedding.normalize and dimensions in (None, embedding.dim):
         return manifest.embedding_space
-    dim = dimensions or manifest.embedding.dim
+    dim = dimensions or embedding.dim
     return hashlib.sha256(f"{manifest.embedding_space} normalize={is_normalized} dim={dim}".encode()).hexdigest()

@@ -143,7 +143,7 @@ class TorchRunner:
     def _output(self, spec: TensorSpec, hidden: Tensor, pooling_mask: Tensor, attentions: Sequence[Tensor]) -> Tensor:
         if spec.meaning == "token_embeddings":
             return hidden
-        if spec.meaning == "pooled":
+        if spec.meaning == "pooled" and self.manifest.embedding is not None:
             return pool(hidden, pooling_mask, self.manifest.embedding.pooling)
         if spec.meaning == "attention":
             return attentions[int(spec.name.rpartition(".")[2])]

@@ -148,7 +148,7 @@ def test_unreadable_tokenizer(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "tokenizer.json"
     if content is not None:
         path.write_text(content)
-    spec = TextSpec(max_tokens=8, max_tokens_source="test", vocab_size=9, pad_token_id=0)
+    spec = TextSpec(max_tokens=8, max_tokens_source="test", vocab_size=9, pad_token_id=0, token_dim=4)
     with pytest.raises(StartupError, match=r"tokenizer\.json"):
         TextTokenizer(path, spec, max_text_chars=10, token_ids="framed")
 
@@ -170,7 +170,7 @@ def test_parts_hold_every_input_once_in_order_and_end_when_they_are_large(length
 
 
 def test_other_threads_run_while_a_long_text_is_tokenised(minilm_dir: Path) -> None:
-    text = TextSpec(max_tokens=256, max_tokens_source="test", vocab_size=30_522, pad_token_id=0)
+    text = TextSpec(max_tokens=256, max_tokens_source="test", vocab_size=30_522, pad_token_id=0, token_dim=384)
     tokenizer = TextTokenizer(minilm_dir / "tokenizer.json", text, max_text_chars=10**7, token_ids="framed")
     num_ticks, done = 0, threading.Event()
 

@@ -55,6 +55,7 @@ def encode(bundle: Path, texts: Sequence[str]) -> NDArray[np.float32]:
         "pooling_mask": mask,
     }
     pooled: NDArray[np.float32] = run_graph(bundle / "encode.onnx", inputs)["pooled"]
+    assert manifest.embedding is not None
     if manifest.embedding.normalize:
         pooled = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
     return pooled

@@ -35,9 +35,7 @@ def bundle_of(model_dir: Path, path: Path, *pooling: str) -> Bundle[TextManifest
     changes = {
         "encoder": config.to_dict(),
         "graphs": tuple(graph_spec(config, pooling=pooling, kind=GraphKind(role)) for role in ("encode", "attend")),
-        "embedding": EmbeddingSpec(
-            dim=config.dim * len(pooling), token_dim=config.dim, pooling=pooling, pooling_source="", normalize=False
-        ),
+        "embedding": EmbeddingSpec(dim=config.dim * len(pooling), pooling=pooling, pooling_source="", normalize=False),
         "attention": AttentionSpec(layers=config.num_layers, heads=config.num_heads, head_dim=config.head_dim),
     }
     return Bundle(path, manifest.model_copy(update=changes))
