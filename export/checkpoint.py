@@ -16,6 +16,7 @@ from typing import Any
 from export.errors import ExportError
 from models.config import EncoderConfig
 from models.families.family import Family, find_name
+from models.families.parameters import parameter_shapes
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
@@ -128,11 +129,12 @@ def match_checkpoint(family: Family, config: EncoderConfig, stored: Mapping[str,
     except ValueError as error:
         raise ExportError(str(error)) from None
     # Before any name is listed: a wrong number could ask for millions.
-    if (count := family.count_layers(stored, prefix)) < config.num_layers:
+    field, what = ("num_layer_groups", "groups of layers") if config.num_layer_groups else ("num_layers", "layers")
+    if (count := family.count_layers(stored, prefix)) < getattr(config, field):
         missing = prefix + family.layer_prefix.format(i=count)
         raise ExportError(
-            f"config.json: {family.config_names['num_layers']}: the {count} layers in model.safetensors are needed, "
-            f"got {config.num_layers}: {missing}… is missing"
+            f"config.json: {family.config_names[field]}: the {count} {what} in model.safetensors are needed, "
+            f"got {getattr(config, field)}: {missing}… is missing"
         )
     shapes = parameter_shapes(config)
     tensors, used, faults = {}, set(), []
@@ -157,23 +159,3 @@ def _tensor_faults(name: str, tensor: StoredTensor, shape: tuple[int, ...]) -> l
     if tensor.dtype != "F32":
         faults.append(f"model.safetensors: {name}: dtype {tensor.dtype}, only F32 is supported")
     return faults
-
-
-def parameter_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every canonical parameter of an encoder."""
-    dim, ffn = config.dim, config.ffn_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "embeddings.word.weight": (config.vocab_size, dim),
-        "embeddings.position.weight": (config.max_positions, dim),
-        "embeddings.token_type.weight": (config.num_token_types, dim),
-        "embeddings.norm.weight": (dim,),
-        "embeddings.norm.bias": (dim,),
-    }
-    linears = {f"attention.{part}": (dim, dim) for part in ("query", "key", "value", "output")}
-    linears |= {"ffn.up": (ffn, dim), "ffn.down": (dim, ffn)}
-    for i in range(config.num_layers):
-        for part, shape in linears.items():
-            shapes |= {f"layers.{i}.{part}.weight": shape, f"layers.{i}.{part}.bias": shape[:1]}
-        for part in ("attention_norm", "ffn_norm"):
-            shapes |= {f"layers.{i}.{part}.{kind}": (dim,) for kind in ("weight", "bias")}
-    return shapes

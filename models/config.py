@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Literal, get_args
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Literal, get_args
 
 Activation = Literal["gelu", "gelu_tanh", "relu"]
+
+_IS_RARE = "is_rare"
+
+
+def rare(default: Any) -> Any:
+    """A field that only some families have: at its default, no manifest and no fingerprint of vectors mentions it."""
+    return field(default=default, metadata={_IS_RARE: True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +22,11 @@ class EncoderConfig:
 
     position_offset: the position of the first token (0 for BERT).
     max_positions: rows of the position table; the longest input is max_positions - position_offset.
+    num_token_types: 0 = no table of token types, and no input that tells them.
+    embedding_dim: width of the tables, which a projection then brings to dim; 0 = dim, without one.
+    num_layer_groups: how many groups of group_layers layers have weights of their own, one after the other used by as
+    many layers as it takes; 0 = each layer has its own.
+    num_relative_buckets: rows of the table of biases by relative position, which all layers share; 0 = none.
     """
 
     family: str
@@ -29,11 +41,21 @@ class EncoderConfig:
     activation: Activation
     pad_token_id: int = 0
     position_offset: int = 0
+    embedding_dim: int = rare(0)
+    num_layer_groups: int = rare(0)
+    group_layers: int = rare(1)
+    num_relative_buckets: int = rare(0)
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "dim", "num_layers", "num_heads", "ffn_dim", "max_positions"):
+        for name in ("vocab_size", "dim", "num_layers", "num_heads", "ffn_dim", "max_positions", "group_layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: at least 1 needed, got {getattr(self, name)}")
+        for name in ("num_token_types", "embedding_dim", "num_layer_groups", "num_relative_buckets"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: at least 0 needed, got {getattr(self, name)}")
+        if self.num_layer_groups * self.group_layers > self.num_layers or self.num_layers % self.group_layers:
+            groups = f"{self.num_layer_groups} groups of {self.group_layers} layers"
+            raise ValueError(f"num_layer_groups: {groups} do not make up {self.num_layers} layers")
         if self.dim % self.num_heads:
             raise ValueError(f"num_heads: {self.num_heads} heads do not divide dim {self.dim}")
         if self.activation not in get_args(Activation):
@@ -44,14 +66,42 @@ class EncoderConfig:
         """Width of one head."""
         return self.dim // self.num_heads
 
+    @property
+    def max_tokens(self) -> int:
+        """The longest input that the position table has room for."""
+        return self.max_positions - self.position_offset
+
+    @property
+    def table_dim(self) -> int:
+        """Width of the tables of words, positions and token types."""
+        return self.embedding_dim or self.dim
+
+    @property
+    def num_weight_sets(self) -> int:
+        """How many layers have weights of their own."""
+        return self.num_layer_groups * self.group_layers or self.num_layers
+
+    def weight_set(self, layer: int) -> int:
+        """Which of them a layer uses."""
+        if not self.num_layer_groups:
+            return layer
+        step, inner = divmod(layer, self.group_layers)
+        # In floating point, as transformers does: in whole numbers, a group may begin one layer earlier.
+        group = int(step / (self.num_layers // self.group_layers / self.num_layer_groups))
+        return group * self.group_layers + inner
+
     def to_dict(self) -> dict[str, str | int | float]:
         """Plain values for the manifest."""
-        return asdict(self)
+        said = (entry for entry in fields(self) if not self._is_unsaid(entry))
+        return {entry.name: getattr(self, entry.name) for entry in said}
+
+    def _is_unsaid(self, entry: Field[Any]) -> bool:
+        return _IS_RARE in entry.metadata and bool(getattr(self, entry.name) == entry.default)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> EncoderConfig:
         """The inverse of `to_dict`. Raises ValueError naming unknown or missing fields."""
-        known = {field.name for field in fields(cls)}
+        known = {entry.name for entry in fields(cls)}
         if unknown := set(values) - known:
             raise ValueError(f"unknown encoder fields: {', '.join(sorted(unknown))}")
         try:

@@ -1,4 +1,4 @@
-"""The BERT encoder: embeddings, then post-norm Transformer layers (Devlin et al., 2019).
+"""Encoders as BERT's family has them: embeddings, then post-norm Transformer layers (Devlin et al., 2019).
 
 Module names spell the canonical parameter names of `models.families.family`. Knows no pooling and no file.
 """
@@ -10,29 +10,35 @@ from torch import Tensor, nn
 
 from models.config import EncoderConfig
 from models.layers import EncoderLayer, FeedForward
+from models.relative import RelativeBias
 
 
 class Embeddings(nn.Module):
-    """Word, position and token-type vectors, added and normalised."""
+    """Vectors of words, positions and, if any, token types: added, normalised and, if narrower, brought to dim."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.position_offset = config.position_offset
-        self.word = nn.Embedding(config.vocab_size, config.dim)
-        self.position = nn.Embedding(config.max_positions, config.dim)
-        self.token_type = nn.Embedding(config.num_token_types, config.dim)
-        self.norm = nn.LayerNorm(config.dim, eps=config.layer_norm_eps)
+        width = config.table_dim
+        self.word = nn.Embedding(config.vocab_size, width)
+        self.position = nn.Embedding(config.max_positions, width)
+        self.token_type = nn.Embedding(config.num_token_types, width) if config.num_token_types else None
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.project = nn.Linear(width, config.dim) if config.embedding_dim else None
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Positions count from the first column, padding included.
 
-        input_ids, token_type_ids: [batch, seq] int64
+        input_ids: [batch, seq] int64
+        token_type_ids: [batch, seq] int64; None = all of type 0
         -> [batch, seq, dim]
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device) + self.position_offset
-        summed = self.word(input_ids) + self.token_type(token_type_ids) + self.position(positions)
-        normed: Tensor = self.norm(summed)
-        return normed
+        summed = self.word(input_ids)  # [batch, seq, table_dim]
+        if self.token_type is not None:
+            summed = summed + self.token_type(torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids)
+        normed: Tensor = self.norm(summed + self.position(positions))
+        return normed if self.project is None else self.project(normed)
 
 
 def _layer(config: EncoderConfig) -> EncoderLayer:
@@ -47,22 +53,26 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(_layer(config) for _ in range(config.num_layers))
+        self.relative_bias = None
+        if config.num_relative_buckets:
+            self.relative_bias = RelativeBias(config.num_relative_buckets, config.num_heads)
+        self.layers = nn.ModuleList(_layer(config) for _ in range(config.num_weight_sets))
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Encode a padded batch. What it gives at masked positions is finite and means nothing.
 
         input_ids: [batch, seq] int64
         attention_mask: [batch, seq], 1 = attend; padding on either side, holes and empty rows are allowed
-        token_type_ids: [batch, seq] int64
+        token_type_ids: [batch, seq] int64; None = all of type 0
         -> hidden [batch, seq, dim], per layer weights [batch, heads, seq, seq]
         """
         hidden = self.embeddings(input_ids, token_type_ids)  # [batch, seq, dim]
         mask = attention_mask.bool().unsqueeze(1)  # [batch, 1, seq]
+        bias = None if self.relative_bias is None else self.relative_bias(input_ids.shape[1])  # [heads, seq, seq]
         attentions: list[Tensor] = []
-        for layer in self.layers:
-            hidden, weights = layer(hidden, mask)
+        for number in range(self.config.num_layers):
+            hidden, weights = self.layers[self.config.weight_set(number)](hidden, mask, bias)
             attentions.append(weights)
         return hidden, tuple(attentions)

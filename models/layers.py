@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from models.config import Activation
 from models.multi_head import MultiHeadAttention
+from models.weighting import read_mask
 
 Norm = Literal["post", "pre"]
 
@@ -56,18 +57,23 @@ class EncoderLayer(nn.Module):
         self.ffn = ffn
         self.ffn_norm = nn.LayerNorm(dim, eps=layer_norm_eps)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, mask: Tensor | None, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """One layer.
 
         hidden: [batch, seq, dim]
         mask: [batch or 1, seq or 1, seq], True or 1 = attend; None = attend everywhere
+        bias: added to the scores of attention, [heads, seq, seq]
         -> hidden [batch, seq, dim], weights [batch, heads, seq, seq]
         """
         if self.norm == "pre":
             normed = self.attention_norm(hidden)
-            mixed, weights = self.attention(normed, normed, normed, mask)
+            mixed, weights = self._attend(normed, mask, bias)
             hidden = hidden + mixed
             return hidden + self.ffn(self.ffn_norm(hidden)), weights
-        mixed, weights = self.attention(hidden, hidden, hidden, mask)
+        mixed, weights = self._attend(hidden, mask, bias)
         hidden = self.attention_norm(hidden + mixed)
         return self.ffn_norm(hidden + self.ffn(hidden)), weights
+
+    def _attend(self, hidden: Tensor, mask: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        keep = read_mask(mask, hidden.shape[0], hidden.shape[1])
+        return self.attention.attend(hidden, hidden, hidden, keep, bias=bias)

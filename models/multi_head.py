@@ -34,18 +34,23 @@ class _Heads(nn.Module):
         self.output = nn.Linear(dim, dim, bias=bias)
         self.register_load_state_dict_pre_hook(_rename_torch_parameters)  # type: ignore[no-untyped-call]
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, *, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Project, attend in each head, concatenate, project.
 
         query: [batch, query_seq, dim]
         key: [batch, key_seq, key_dim]
         value: [batch, key_seq, value_dim]
         keep: as `read_mask` gives it
+        bias: added to the scores, [heads, query_seq, key_seq]
         -> output [batch, query_seq, dim], weights [batch, heads, query_seq, key_seq]
         """
         if keep is not None:
             keep = keep.unsqueeze(1)  # [batch, 1, query_seq, key_seq]
         scores = scaled_dot(self._split(self.query(query)), self._split(self.key(key)))
+        if bias is not None:
+            scores = scores + bias
         weights = softmax_weights(scores, keep)  # [batch, heads, query_seq, key_seq]
         mixed = weights @ self._split(self.value(value))  # [batch, heads, query_seq, head_dim]
         return self.output(mixed.transpose(1, 2).flatten(2)), weights

@@ -4,40 +4,44 @@ from __future__ import annotations
 
 from models.families.family import Family, with_bias
 
+CONFIG_NAMES = {
+    "vocab_size": "vocab_size",
+    "dim": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "ffn_dim": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "num_token_types": "type_vocab_size",
+    "layer_norm_eps": "layer_norm_eps",
+    "activation": "hidden_act",
+    "pad_token_id": "pad_token_id",
+}
+CONFIG_DEFAULTS = {"layer_norm_eps": 1e-12, "num_token_types": 2, "pad_token_id": 0, "activation": "gelu"}
+WEIGHT_NAMES = {
+    "embeddings.word.weight": "embeddings.word_embeddings.weight",
+    "embeddings.position.weight": "embeddings.position_embeddings.weight",
+    "embeddings.token_type.weight": "embeddings.token_type_embeddings.weight",
+} | with_bias(
+    {
+        "embeddings.norm": "embeddings.LayerNorm",
+        "layers.{i}.attention.query": "encoder.layer.{i}.attention.self.query",
+        "layers.{i}.attention.key": "encoder.layer.{i}.attention.self.key",
+        "layers.{i}.attention.value": "encoder.layer.{i}.attention.self.value",
+        "layers.{i}.attention.output": "encoder.layer.{i}.attention.output.dense",
+        "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+        "layers.{i}.ffn.up": "encoder.layer.{i}.intermediate.dense",
+        "layers.{i}.ffn.down": "encoder.layer.{i}.output.dense",
+        "layers.{i}.ffn_norm": "encoder.layer.{i}.output.LayerNorm",
+    }
+)
+LAYER_PREFIX = "encoder.layer.{i}."
+
 BERT = Family(
     name="bert",
-    config_names={
-        "vocab_size": "vocab_size",
-        "dim": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "ffn_dim": "intermediate_size",
-        "max_positions": "max_position_embeddings",
-        "num_token_types": "type_vocab_size",
-        "layer_norm_eps": "layer_norm_eps",
-        "activation": "hidden_act",
-        "pad_token_id": "pad_token_id",
-    },
-    config_defaults={"layer_norm_eps": 1e-12, "num_token_types": 2, "pad_token_id": 0, "activation": "gelu"},
-    weight_names={
-        "embeddings.word.weight": "embeddings.word_embeddings.weight",
-        "embeddings.position.weight": "embeddings.position_embeddings.weight",
-        "embeddings.token_type.weight": "embeddings.token_type_embeddings.weight",
-    }
-    | with_bias(
-        {
-            "embeddings.norm": "embeddings.LayerNorm",
-            "layers.{i}.attention.query": "encoder.layer.{i}.attention.self.query",
-            "layers.{i}.attention.key": "encoder.layer.{i}.attention.self.key",
-            "layers.{i}.attention.value": "encoder.layer.{i}.attention.self.value",
-            "layers.{i}.attention.output": "encoder.layer.{i}.attention.output.dense",
-            "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
-            "layers.{i}.ffn.up": "encoder.layer.{i}.intermediate.dense",
-            "layers.{i}.ffn.down": "encoder.layer.{i}.output.dense",
-            "layers.{i}.ffn_norm": "encoder.layer.{i}.output.LayerNorm",
-        }
-    ),
-    layer_prefix="encoder.layer.{i}.",
+    config_names=CONFIG_NAMES,
+    config_defaults=CONFIG_DEFAULTS,
+    weight_names=WEIGHT_NAMES,
+    layer_prefix=LAYER_PREFIX,
     prefixes=("", "bert.", "model.", "0.auto_model."),
     unused=("pooler.", "cls.", "classifier.", "embeddings.position_ids"),
 )

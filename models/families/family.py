@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 from models.config import EncoderConfig
+from models.families.parameters import parameter_shapes, split_layer
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -52,10 +54,14 @@ _OLD_SUFFIXES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "Layer
 class Family:
     """One family of checkpoints.
 
-    config_names: EncoderConfig field → key of config.json. config_defaults: values of absent keys.
-    weight_names: canonical name → checkpoint name, `{i}` = layer number. layer_prefix: how those of a layer begin.
+    config_names: EncoderConfig field → key of config.json. config_defaults: values of absent keys, and of fields that
+    have no key. config_aliases: another name of a key → the key.
+    weight_names: canonical name → checkpoint name, `{i}` = layer number, or `{group}` and `{inner}` where layers share.
+    layer_prefix: how those of a layer, or of a group of layers, begin.
     prefixes: what a checkpoint may put before every name, tried in order.
     unused: prefixes of checkpoint names that the encoder does not need.
+    nullable: fields that may be null, which means their default.
+    derive: fields that follow from the values of others. Raises ConfigError for values that do not go together.
     """
 
     name: str
@@ -65,15 +71,23 @@ class Family:
     layer_prefix: str
     prefixes: tuple[str, ...]
     unused: tuple[str, ...]
+    config_aliases: Mapping[str, str] = dataclass_field(default_factory=dict)
+    nullable: tuple[str, ...] = ("pad_token_id",)
+    derive: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
 
     def read_config(self, config: Mapping[str, Any]) -> EncoderConfig:
         """The shape that a config.json describes. Raises ConfigError with every key that is missing or not right."""
-        values = dict(self.config_defaults) | {
-            field: config[key] for field, key in self.config_names.items() if config.get(key) is not None
-        }
+        values = dict(self.config_defaults) | self._read(config)
         if faults := [*self._faults(config, values)]:
             raise ConfigError(faults)
-        return EncoderConfig.from_dict(values | {"family": self.name, "activation": _ACTIVATIONS[values["activation"]]})
+        known = {"family": self.name, "activation": _ACTIVATIONS[values["activation"]]}
+        return EncoderConfig.from_dict(dict(self.derive(values)) | known)
+
+    def _read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """What a config.json says, by field."""
+        known = {key: config[alias] for alias, key in self.config_aliases.items() if alias in config} | dict(config)
+        read = {field: known[key] for field, key in self.config_names.items() if key in known}
+        return {field: value for field, value in read.items() if value is not None or field not in self.nullable}
 
     def _faults(self, config: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[ConfigFault]:
         wrong = set()
@@ -89,17 +103,19 @@ class Family:
         if not wrong & {"pad_token_id", "vocab_size"} and values["pad_token_id"] >= values["vocab_size"]:
             expected = f"an id below {names['vocab_size']}, which is {values['vocab_size']}, is needed"
             yield ConfigFault(names["pad_token_id"], values["pad_token_id"], expected)
+        for alias, key in self.config_aliases.items():
+            if alias in config and config[alias] != config.get(key, config[alias]):
+                yield ConfigFault(alias, config[alias], f"another name of {key}, which is {config[key]}")
         if (kind := config.get("position_embedding_type") or "absolute") != "absolute":
             yield ConfigFault("position_embedding_type", kind, "absolute is needed")
 
     def parameters(self, config: EncoderConfig) -> dict[str, str]:
         """Every canonical parameter name of this shape, with its checkpoint name (prefix not included)."""
         names = {}
-        for ours, theirs in self.weight_names.items():
-            if "{i}" not in ours:
-                names[ours] = theirs
-                continue
-            names |= {ours.format(i=i): theirs.format(i=i) for i in range(config.num_layers)}
+        for ours in parameter_shapes(config):
+            index, template = split_layer(ours)
+            group, inner = divmod(index, config.group_layers)
+            names[ours] = self.weight_names[template].format(i=index, group=group, inner=inner)
         return names
 
     def find_prefix(self, names: Iterable[str]) -> str:
@@ -112,7 +128,7 @@ class Family:
         raise ValueError(f"weights: no tensor named {' or '.join(p + anchor for p in self.prefixes)}")
 
     def count_layers(self, names: Iterable[str], prefix: str) -> int:
-        """How many layers, from the first one on, have any tensor in a checkpoint."""
+        """How many layers, or groups of layers, from the first one on, have any tensor in a checkpoint."""
         start, _, end = (prefix + self.layer_prefix).partition("{i}")
         pattern = re.compile(rf"{re.escape(start)}(0|[1-9][0-9]{{0,8}}){re.escape(end)}")
         found = {int(match[1]) for name in names if (match := pattern.match(name))}

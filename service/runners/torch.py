@@ -133,7 +133,7 @@ class TorchRunner:
         specs = [graph.output(name) for name in outputs]
         given = {spec.meaning: torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in graph.inputs}
         with torch.inference_mode():
-            hidden, attentions = self.encoder(given["token_ids"], given["attention_mask"], given["token_types"])
+            hidden, attentions = self.encoder(given["token_ids"], given["attention_mask"], given.get("token_types"))
             found = [self._output(spec, hidden, given["pooling_mask"], attentions) for spec in specs]
         return [tensor.numpy() for tensor in found]
 

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from export.checkpoint import match_checkpoint, parameter_shapes, read_header
+from export.checkpoint import match_checkpoint, read_header
 from export.errors import ExportError
 from models.config import EncoderConfig
 from models.families.bert import BERT
+from models.families.parameters import parameter_shapes
 
 CONFIG = EncoderConfig(
     family="bert", vocab_size=11, dim=8, num_layers=2, num_heads=2, ffn_dim=12, max_positions=9, num_token_types=2,

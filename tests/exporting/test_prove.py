@@ -19,12 +19,13 @@ from safetensors.numpy import load_file, save_file
 
 import export.texts.directory
 from export.bundle import export_model
-from export.checkpoint import match_checkpoint, parameter_shapes, read_header
+from export.checkpoint import match_checkpoint, read_header
 from export.errors import ExportError
 from export.texts.graphs.build import build_graph
 from export.texts.scramble import scramble_bundle
 from models.config import EncoderConfig
 from models.families.bert import BERT
+from models.families.parameters import parameter_shapes
 from service.bundle import open_text_bundle
 from service.engine.engine import Engine
 from service.parity.probes import load_probes

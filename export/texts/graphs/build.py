@@ -20,7 +20,7 @@ from export.texts.graphs.kind import GraphKind
 from export.texts.graphs.parts import activation, layer_norm, linear
 from export.texts.graphs.pooling import pool
 from export.texts.graphs.scope import Scope, open_scope
-from export.texts.graphs.spec import INPUTS, graph_spec
+from export.texts.graphs.spec import graph_inputs, graph_spec
 from models.config import EncoderConfig
 from service.manifest import DERIVED, WEIGHTS
 
@@ -34,7 +34,7 @@ def build_graph(
     """
     file = DERIVED if kind.is_half else WEIGHTS
     graph = GraphBuilder(f"{config.family}_{kind.role}", weights, weights_file=file, opset=kind.opset)
-    for name in INPUTS:
+    for name in graph_inputs(config):
         graph.input(name)
     scope = open_scope(graph, config, kind)
     hidden = embeddings(scope)

@@ -10,13 +10,13 @@ from export.texts.graphs.scope import Scope
 
 def linear(scope: Scope, rows: str, name: str, *, scale: float = 1.0) -> str:
     """rows `[batch · seq, in]` -> `[batch · seq, out]`. scale: of the result."""
-    weights = [scope.graph.weight(f"{name}.weight"), scope.graph.weight(f"{name}.bias")]
+    weights = [scope.weight(f"{name}.weight"), scope.weight(f"{name}.bias")]
     return scope.graph.node("Gemm", [rows, *weights], name, transB=1, alpha=scale, beta=scale)
 
 
 def layer_norm(scope: Scope, rows: str, name: str) -> str:
     """Over the last axis."""
-    weights = [scope.graph.weight(f"{name}.weight"), scope.graph.weight(f"{name}.bias")]
+    weights = [scope.weight(f"{name}.weight"), scope.weight(f"{name}.bias")]
     return scope.graph.node("LayerNormalization", [rows, *weights], name, axis=-1, epsilon=scope.config.layer_norm_eps)
 
 
@@ -31,3 +31,10 @@ def activation(scope: Scope, rows: str, name: str) -> str:
 def flat(scope: Scope) -> str:
     """The target shape `[batch · seq, dim]`."""
     return scope.graph.ints("rows_dim", -1, scope.config.dim)
+
+
+def flat_table(scope: Scope) -> str:
+    """The target shape `[batch · seq, table_dim]`."""
+    if not scope.config.embedding_dim:
+        return flat(scope)
+    return scope.graph.ints("rows_table_dim", -1, scope.config.table_dim)

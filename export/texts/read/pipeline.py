@@ -204,11 +204,10 @@ def read_limit(source: SourceDirectory, modules: Modules, config: EncoderConfig)
             ("tokenizer_config.json", "model_max_length"),
         )
     ]
-    positions = config.max_positions - config.position_offset
-    if positions < _MIN_LENGTH:
+    if config.max_tokens < _MIN_LENGTH:
         expected = f"at least {_MIN_LENGTH} positions are needed"
         source.refuse(f"{modules.model}config.json", "max_position_embeddings", config.max_positions, expected)
-    limits.append((positions, f"{modules.model}config.json: max_position_embeddings"))
+    limits.append((config.max_tokens, f"{modules.model}config.json: max_position_embeddings"))
     return min(
         (Limit(limit, origin) for limit, origin in limits if limit is not None), key=lambda limit: limit.max_tokens
     )

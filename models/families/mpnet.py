@@ -1,0 +1,44 @@
+"""MPNet (Song et al., 2020): no token types, and a bias by relative position that all layers share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.buckets import NUM_BUCKETS
+from models.families.bert import CONFIG_DEFAULTS, CONFIG_NAMES, LAYER_PREFIX, WEIGHT_NAMES
+from models.families.family import ConfigError, ConfigFault, Family, with_bias
+
+_BUCKETS = "relative_attention_num_buckets"
+
+
+def _derive(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Whatever the config says, distances fall into as many buckets as the published model has."""
+    if values["num_relative_buckets"] < NUM_BUCKETS:
+        raise ConfigError([ConfigFault(_BUCKETS, values["num_relative_buckets"], f"at least {NUM_BUCKETS} is needed")])
+    return values
+
+
+MPNET = Family(
+    name="mpnet",
+    config_names={field: key for field, key in CONFIG_NAMES.items() if field != "num_token_types"}
+    | {"num_relative_buckets": _BUCKETS},
+    # The first position is 2 whatever the padding id is: its tables were made for 1.
+    config_defaults=CONFIG_DEFAULTS
+    | {"num_token_types": 0, "pad_token_id": 1, "position_offset": 2, "num_relative_buckets": NUM_BUCKETS},
+    weight_names=WEIGHT_NAMES
+    | {"relative_bias.weight": "encoder.relative_attention_bias.weight"}
+    | with_bias(
+        {
+            "layers.{i}.attention.query": "encoder.layer.{i}.attention.attn.q",
+            "layers.{i}.attention.key": "encoder.layer.{i}.attention.attn.k",
+            "layers.{i}.attention.value": "encoder.layer.{i}.attention.attn.v",
+            "layers.{i}.attention.output": "encoder.layer.{i}.attention.attn.o",
+            "layers.{i}.attention_norm": "encoder.layer.{i}.attention.LayerNorm",
+        }
+    ),
+    layer_prefix=LAYER_PREFIX,
+    prefixes=("", "mpnet.", "model.", "0.auto_model."),
+    unused=("pooler.", "lm_head.", "classifier.", "qa_outputs.", "embeddings.position_ids"),
+    derive=_derive,
+)
