@@ -205,7 +205,7 @@ def read_limit(source: SourceDirectory, modules: Modules, config: EncoderConfig)
         )
     ]
     if config.max_tokens < _MIN_LENGTH:
-        expected = f"at least {_MIN_LENGTH} positions are needed"
+        expected = f"at least {_MIN_LENGTH + config.position_offset} are needed"
         source.refuse(f"{modules.model}config.json", "max_position_embeddings", config.max_positions, expected)
     limits.append((config.max_tokens, f"{modules.model}config.json: max_position_embeddings"))
     return min(
