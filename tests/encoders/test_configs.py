@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from models.families.family import ConfigError
 from models.families.known import FAMILIES, find_family
 from models.families.parameters import parameter_shapes
 from tests.encoders.references import REFERENCES
+from tests.fixtures.command import ROOT
 
 # As small as it gets; each family reads the keys that it has.
 SMALL: dict[str, Any] = {
@@ -141,6 +143,11 @@ def test_another_name_of_a_key_is_read_where_the_key_is_absent() -> None:
     config = {key: value for key, value in small("distilbert").items() if key not in ("dim", "n_layers", "n_heads")}
     same = {"hidden_size": 12, "num_hidden_layers": 4, "num_attention_heads": 3}
     assert read(config | same) == read(small("distilbert")) == read(small("distilbert") | same)
+
+
+def test_the_document_lists_every_family() -> None:
+    text = (ROOT / "docs" / "models.md").read_text().split("\n## Families\n")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)) - {"model_type"} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("model_type", ["xlm-roberta-xl", "roberta-prelayernorm", "deberta-v2", "t5", "BERT", None])

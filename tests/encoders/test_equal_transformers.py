@@ -55,7 +55,10 @@ def test_random_models_equal_transformers(name: str, seed: int, tmp_path: Path) 
 @pytest.mark.parametrize("seed", [2, 5])
 @pytest.mark.parametrize("name", REFERENCES)
 def test_graphs_in_float16_are_close(name: str, seed: int, tmp_path: Path) -> None:
-    """`encode` has the fused operator, which gets the bias by relative position with the mask."""
+    """`encode` has the fused operator, which gets the bias by relative position with the mask.
+
+    Vectors so narrow are not held to the gate of embeddings: each of their numbers is large.
+    """
     reference = REFERENCES[name]
     model = reference.model(seed)
     saved = save(model, tmp_path, "float16")
@@ -63,6 +66,7 @@ def test_graphs_in_float16_are_close(name: str, seed: int, tmp_path: Path) -> No
         inputs = make_inputs(saved.config, padding, seq=saved.config.max_tokens, seed=seed)
         mask = inputs["attention_mask"].astype(bool)
         hidden, attentions = run_reference(reference, model, inputs)
-        found = saved.run(inputs)
-        check_equal(found["encode"], (hidden, ()), mask, HALF)
-        check_equal(found["attend"], (hidden, attentions), mask, HALF)
+        outputs = saved.run(inputs)
+        for role, wanted in (("encode", []), ("attend", attentions)):
+            found = {name: values for name, values in outputs[role].items() if name != "pooled"}
+            check_equal(found, (hidden, wanted), mask, HALF)
