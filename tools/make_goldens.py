@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -86,9 +87,10 @@ def compute_case(
     pooling: Pooling,
     texts: list[str | tuple[str, str]],
 ) -> Arrays:
-    """One batch, padded on the right to its longest row."""
+    """One batch, padded on the right to its longest row, with token types where the model takes them."""
     encoded = tokenizer(texts, padding=True, return_token_type_ids=True, return_tensors="pt")
-    inputs = {name: encoded[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    taken = signature(model.forward).parameters
+    inputs = {name: encoded[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in taken}
     found = model(**inputs, output_attentions=True)
     pooled = pooling({"token_embeddings": found.last_hidden_state, "attention_mask": inputs["attention_mask"]})
     outputs = {"token_embeddings": found.last_hidden_state, "pooled": pooled["sentence_embedding"]}

@@ -19,10 +19,13 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from export.bundle import export_model
+from export.prove import opened
 from service.app import create_app
-from service.bundle import open_bundle, read_text_manifest
+from service.bundle import open_bundle, open_text_bundle, read_text_manifest
+from service.parity.probes import Probe, Probes, check_probes
 from service.settings import Settings
-from tests.exporting.bundles import edited
+from tests.exporting.bundles import Arrays, edited
+from tools.make_goldens import compute, load_pooling
 
 torch.set_num_threads(1)
 TEXTS = ["hello world", "a cat is on the river bank", "Fast, slow [SEP] dog!", ""]
@@ -99,6 +102,22 @@ async def test_vectors_equal_sentence_transformers(name: str, serve: Callable[[s
 def test_graphs_take_token_types_where_the_model_has_any(bundles: Path, name: str, has_types: bool) -> None:
     manifest = read_text_manifest(bundles / name)
     assert {"token_type_ids" in {spec.name for spec in graph.inputs} for graph in manifest.graphs} == {has_types}
+
+
+def test_goldens_of_a_model_without_token_types_hold_its_own_inputs(sources: Path, bundles: Path) -> None:
+    probes = []
+    for case in compute(sources / "distil", load_pooling(sources / "distil")):
+        named: dict[str, Arrays] = {kind: {} for kind in ("input", "output")}
+        for name, values in case.items():
+            kind, _, tensor = name.partition(".")
+            named[kind][tensor] = values
+        probes.append(Probe(named["input"], named["output"]))
+    bundle = open_text_bundle(bundles / "distil")
+    with opened(bundle) as runner:
+        report = check_probes(
+            bundle.manifest, runner, Probes("transformers", tuple(probes), {}), roles=("encode", "attend")
+        )
+    assert report.passed, report.failures
 
 
 async def test_token_types_that_a_model_does_not_take_are_not_fed(serve: Callable[[str], Any], sources: Path) -> None:
