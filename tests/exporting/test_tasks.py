@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -262,7 +262,7 @@ def write_graph(folder: Path, bundle: Path) -> Path:
 @pytest.mark.parametrize("pooling", ["max", "sum"])
 @pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
 def test_sparse_vectors_equal_sentence_transformers(
-    language_model: Path, tmp_path: Path, pooling: str, activation: str
+    language_model: Path, tmp_path: Path, pooling: Literal["max", "sum"], activation: Literal["relu", "log1p_relu"]
 ) -> None:
     """Saved with the module of older versions, so that both are read."""
     modules: list[torch.nn.Module] = [MLMTransformer(str(language_model)), SpladePooling(pooling, activation)]
