@@ -22,11 +22,9 @@ from models.families.head import HeadError
 from models.families.known import find_family
 from models.head_config import HeadConfig, HeadName
 from models.loading import load_encoder, load_head
-from tests.fixtures.random_models import FAMILIES, random_model
+from tests.encoders.references import REFERENCES, Arrays, Reference
 
 torch.set_num_threads(1)
-Arrays = dict[str, NDArray[Any]]
-
 ARCHITECTURES: dict[str, HeadName] = {
     "ForSequenceClassification": "sequence_classification",
     "ForTokenClassification": "token_classification",
@@ -39,6 +37,7 @@ SEEDS = range(6)
 class Pair:
     """A model of transformers, and what we read of the folder that it saved."""
 
+    reference: Reference
     theirs: Any
     folder: Path
     encoder: EncoderConfig
@@ -49,13 +48,15 @@ class Pair:
         return self.folder / "model.safetensors"
 
 
-def make_pair(folder: Path, theirs: Any, name: HeadName) -> Pair:
+def make_pair(folder: Path, family_name: str, architecture: str, seed: int, **changes: Any) -> Pair:
+    reference, name = REFERENCES[family_name], ARCHITECTURES[architecture]
+    theirs: Any = reference.model(seed, architecture, **changes)
     theirs.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text("utf-8"))
     family = find_family(config)
     encoder = family.read_config(config)
     output_dim = encoder.vocab_size if name == "masked_lm" else theirs.config.num_labels
-    return Pair(theirs, folder, encoder, family.heads[name].read_config(name, config, encoder, output_dim))
+    return Pair(reference, theirs, folder, encoder, family.heads[name].read_config(name, config, encoder, output_dim))
 
 
 def make_inputs(pair: Pair, seed: int) -> Arrays:
@@ -63,27 +64,32 @@ def make_inputs(pair: Pair, seed: int) -> Arrays:
     rng = np.random.default_rng(seed)
     lengths = np.array([7, 1, 12])
     mask = np.arange(12) < lengths[:, None]
-    return {
-        "input_ids": rng.integers(2, pair.encoder.vocab_size, mask.shape),
-        "attention_mask": mask.astype(np.int64),
-        "token_type_ids": rng.integers(0, max(1, pair.encoder.num_token_types), mask.shape),
-    }
+    found = {"input_ids": rng.integers(0, pair.encoder.vocab_size, mask.shape), "attention_mask": mask.astype(np.int64)}
+    if pair.encoder.num_token_types:
+        found["token_type_ids"] = rng.integers(0, pair.encoder.num_token_types, mask.shape)
+    return found
 
 
+@torch.inference_mode()
 def their_outputs(pair: Pair, inputs: Arrays) -> tuple[NDArray[Any], list[NDArray[Any]]]:
-    """Logits, and attention by layer."""
-    names = [name for name in inputs if name != "token_type_ids" or pair.encoder.num_token_types]
-    with torch.inference_mode():
-        found = pair.theirs(**{name: torch.from_numpy(inputs[name]) for name in names}, output_attentions=True)
+    """Logits, and attention by layer. Positions are told: they count from the first column."""
+    given = {name: torch.from_numpy(values) for name, values in inputs.items()}
+    if pair.reference.first_position is not None:
+        first = pair.reference.first_position(pair.theirs.config.pad_token_id)
+        given["position_ids"] = torch.arange(first, first + given["input_ids"].shape[1]).expand(
+            len(given["input_ids"]), -1
+        )
+    found = pair.theirs(**given, output_attentions=True)
     return found.logits.numpy(), [weights.numpy() for weights in found.attentions]
 
 
+@torch.inference_mode()
 def our_logits(pair: Pair, inputs: Arrays) -> NDArray[Any]:
     encoder = load_encoder(pair.encoder, pair.weights)
     head = load_head(pair.encoder, pair.head, pair.weights)
-    ids, mask, types = (torch.from_numpy(inputs[name]) for name in ("input_ids", "attention_mask", "token_type_ids"))
-    with torch.inference_mode():
-        found: NDArray[Any] = head(encoder(ids, mask, types)[0], mask).numpy()
+    given = {name: torch.from_numpy(values) for name, values in inputs.items()}
+    hidden, _ = encoder(given["input_ids"], given["attention_mask"], given.get("token_type_ids"))
+    found: NDArray[Any] = head(hidden, given["attention_mask"]).numpy()
     return found
 
 
@@ -110,10 +116,10 @@ def assert_close(found: NDArray[Any], expected: NDArray[Any]) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", REFERENCES)
 def test_logits_and_attention_equal_transformers(tmp_path: Path, family: str, architecture: str, seed: int) -> None:
     settings = {} if architecture == "ForMaskedLM" else {"num_labels": 1 + seed % 4}
-    pair = make_pair(tmp_path, random_model(family, architecture, seed, **settings), ARCHITECTURES[architecture])
+    pair = make_pair(tmp_path, family, architecture, seed, **settings)
     inputs = make_inputs(pair, seed)
     logits, attention = their_outputs(pair, inputs)
     found = run_graph(pair, inputs)
@@ -129,7 +135,7 @@ def test_logits_and_attention_equal_transformers(tmp_path: Path, family: str, ar
 @pytest.mark.parametrize("architecture", ["ForSequenceClassification", "ForMaskedLM"])
 def test_what_stands_under_the_mask_does_not_matter(tmp_path: Path, architecture: str) -> None:
     """Padding on the left, on the right and in between: the first token is the first that counts."""
-    pair = make_pair(tmp_path, random_model("bert", architecture, 1), ARCHITECTURES[architecture])
+    pair = make_pair(tmp_path, "bert", architecture, 1)
     inputs = make_inputs(pair, 1)
     inputs["attention_mask"][0] = [0, 0, 1, 1, 0, 1, 1, 0, 0, 0, 0, 0]
     masked = inputs["attention_mask"] == 0
@@ -142,8 +148,7 @@ def test_what_stands_under_the_mask_does_not_matter(tmp_path: Path, architecture
 
 
 def test_an_output_layer_of_its_own_is_read(tmp_path: Path) -> None:
-    theirs = random_model("bert", "ForMaskedLM", 2, tie_word_embeddings=False)
-    pair = make_pair(tmp_path, theirs, "masked_lm")
+    pair = make_pair(tmp_path, "bert", "ForMaskedLM", 2, tie_word_embeddings=False)
     assert not pair.head.is_tied
     inputs = make_inputs(pair, 2)
     expected = their_outputs(pair, inputs)[0]
@@ -153,7 +158,7 @@ def test_an_output_layer_of_its_own_is_read(tmp_path: Path) -> None:
 
 
 def test_every_missing_tensor_of_a_head_is_told(tmp_path: Path) -> None:
-    pair = make_pair(tmp_path, random_model("bert", "ForTokenClassification", 0), "token_classification")
+    pair = make_pair(tmp_path, "bert", "ForTokenClassification", 0)
     wanted = HeadConfig("sequence_classification", "first", 2, dense_dim=pair.encoder.dim, activation="tanh")
     with pytest.raises(ValueError, match=r"bert\.pooler\.dense\.weight: missing; bert\.pooler\.dense\.bias: missing"):
         load_head(pair.encoder, wanted, pair.weights)
