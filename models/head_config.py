@@ -1,13 +1,13 @@
-"""The shape of a head, free of torch: what stands on an encoder and makes a task's output of its hidden states."""
+"""The shapes of heads and Dense modules, free of torch: what makes a task's output of an encoder's hidden states."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 HeadName = Literal["sequence_classification", "token_classification", "masked_lm"]
-HeadActivation = Literal["identity", "tanh", "relu", "gelu", "gelu_tanh", "silu"]
+HeadActivation = Literal["identity", "tanh", "relu", "gelu", "gelu_tanh", "silu", "sigmoid"]
 Tokens = Literal["first", "mean", "each"]
 SparsePooling = Literal["none", "max", "sum"]
 SparseActivation = Literal["relu", "log1p_relu"]
@@ -72,9 +72,59 @@ class HeadConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> HeadConfig:
         """The inverse of `to_dict`. Raises ValueError naming unknown or missing fields."""
-        if unknown := set(values) - {field.name for field in fields(cls)}:
-            raise ValueError(f"unknown head fields: {', '.join(sorted(unknown))}")
-        try:
-            return cls(**values)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise ValueError(f"head: {error}") from None
+        return _from_dict(cls, values, "head")
+
+
+@dataclass(frozen=True, slots=True)
+class DenseConfig:
+    """A Dense module of sentence-transformers: a linear map and its activation.
+
+    has_residual: the input is added to what comes out, brought to its width by a map of its own where that is another.
+    """
+
+    input_dim: int
+    output_dim: int
+    activation: HeadActivation
+    has_bias: bool = True
+    has_residual: bool = False
+
+    def __post_init__(self) -> None:
+        if self.activation not in get_args(HeadActivation):
+            raise ValueError(f"activation: {self.activation!r} is not one of {', '.join(get_args(HeadActivation))}")
+        if min(self.input_dim, self.output_dim) < 1:
+            raise ValueError(f"input_dim, output_dim: {self.input_dim}, {self.output_dim} are not widths")
+
+    @property
+    def has_residual_map(self) -> bool:
+        """The residual has weights."""
+        return self.has_residual and self.input_dim != self.output_dim
+
+    def parameter_shapes(self, index: int) -> dict[str, tuple[int, ...]]:
+        """The shape of every canonical parameter. index: of this module among several, from 0."""
+        shapes: dict[str, tuple[int, ...]] = {f"dense.{index}.weight": (self.output_dim, self.input_dim)}
+        if self.has_bias:
+            shapes[f"dense.{index}.bias"] = (self.output_dim,)
+        if self.has_residual_map:
+            shapes[f"dense.{index}.residual.weight"] = (self.output_dim, self.input_dim)
+        return shapes
+
+    def to_dict(self) -> dict[str, str | int | bool]:
+        """Plain values for the manifest."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> DenseConfig:
+        """The inverse of `to_dict`. Raises ValueError naming unknown or missing fields."""
+        return _from_dict(cls, values, "dense")
+
+
+C = TypeVar("C", HeadConfig, DenseConfig)
+
+
+def _from_dict(kind: type[C], values: Mapping[str, object], what: str) -> C:
+    if unknown := set(values) - {field.name for field in fields(kind)}:
+        raise ValueError(f"unknown {what} fields: {', '.join(sorted(unknown))}")
+    try:
+        return kind(**values)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ValueError(f"{what}: {error}") from None

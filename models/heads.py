@@ -1,6 +1,6 @@
-"""Heads: what makes logits, labels of tokens or sparse vectors of an encoder's hidden states.
+"""What stands on an encoder: heads that give logits or sparse vectors, and Dense modules.
 
-Module names spell the canonical parameter names of `models.head_config`, without `head.`.
+Module names spell the canonical parameter names of `models.head_config`, without `head.` and `dense.`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.config import EncoderConfig
-from models.head_config import HeadActivation, HeadConfig
+from models.head_config import DenseConfig, HeadActivation, HeadConfig
 from models.pooling import cls_pool, mean_pool
 
 ACTIVATIONS: Mapping[HeadActivation, Callable[[Tensor], Tensor]] = {
@@ -22,6 +22,7 @@ ACTIVATIONS: Mapping[HeadActivation, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda hidden: functional.gelu(hidden, approximate="tanh"),
     "silu": functional.silu,
+    "sigmoid": torch.sigmoid,
 }
 
 
@@ -64,3 +65,22 @@ class Head(nn.Module):
         if self.config.sparse_activation == "log1p_relu":
             weights = weights.log1p()
         return weights.amax(dim=1) if self.config.sparse_pooling == "max" else weights.sum(dim=1)
+
+
+class Dense(nn.Module):
+    """A Dense module of sentence-transformers, over vectors of any batch."""
+
+    def __init__(self, config: DenseConfig) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[config.activation]
+        self.has_residual = config.has_residual
+        self.weight = nn.Parameter(torch.empty(config.output_dim, config.input_dim))
+        self.bias = nn.Parameter(torch.empty(config.output_dim)) if config.has_bias else None
+        self.residual = (
+            nn.Linear(config.input_dim, config.output_dim, bias=False) if config.has_residual_map else nn.Identity()
+        )
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """vectors: [..., input_dim] -> [..., output_dim]"""
+        found = self.activation(functional.linear(vectors, self.weight, self.bias))
+        return found + self.residual(vectors) if self.has_residual else found

@@ -11,6 +11,7 @@ from typing import Any
 
 from onnx import TensorProto
 
+from export.graph import GraphBuilder
 from export.texts.graphs.pooling import POOLING
 from export.texts.graphs.scope import Scope
 from models.head_config import HeadActivation, HeadConfig
@@ -22,6 +23,7 @@ _OPERATORS: Mapping[HeadActivation, tuple[str, dict[str, Any]]] = {
     "relu": ("Relu", {}),
     "gelu": ("Gelu", {"approximate": "none"}),
     "gelu_tanh": ("Gelu", {"approximate": "tanh"}),
+    "sigmoid": ("Sigmoid", {}),
 }
 # Which tokens go in → the pooling that takes them.
 _POOLING = {"first": "cls", "mean": "mean"}
@@ -70,7 +72,7 @@ class _Layers:
         head, graph = self.head, self.scope.graph
         if head.dense_dim:
             rows = self._linear(rows, "head.dense", _names("head.dense", head.has_dense_bias))
-            rows = _activate(self.scope, head.activation, rows)
+            rows = activate(graph, head.activation, rows, "head.activation")
         if head.has_norm:
             weights = map(self._weight, _names("head.norm", head.has_norm_bias))
             epsilon = self.scope.config.layer_norm_eps
@@ -94,8 +96,8 @@ def _names(layer: str, has_bias: bool) -> list[str]:
     return [f"{layer}.weight", *([f"{layer}.bias"] if has_bias else [])]
 
 
-def _activate(scope: Scope, activation: HeadActivation, rows: str) -> str:
-    graph, name = scope.graph, "head.activation"
+def activate(graph: GraphBuilder, activation: HeadActivation, rows: str, name: str) -> str:
+    """The activation of a head or a Dense module, under that name."""
     if activation == "identity":
         return rows
     if activation == "silu":
