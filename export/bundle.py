@@ -19,7 +19,7 @@ from export.prove import Progress, ProofRequest
 from export.seal import Exported, Target
 from export.texts.directory import export_texts
 from export.texts.read.source import check_name
-from service.manifest import Precision
+from service.manifest import Precision, Task
 
 _NO_OPTIONS = TensorOptions()
 
@@ -30,6 +30,7 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     *,
     name: str | None = None,
     precision: Precision | None = None,
+    task: Task | None = None,
     goldens: Path | None = None,
     unproved: bool = False,
     force: bool = False,
@@ -40,23 +41,26 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
 
     source: a model directory, the name of a published model, `preset:NAME`, `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS` or
     `FILE.onnx`. name: the bundle's, else the source's. precision: of weights, hidden states and matrix products;
-    float32 when not given, of a ready graph its own.
+    float32 when not given, of a ready graph its own. task: what a model directory is to be used for; when not given,
+    what it says itself.
     goldens: a file to prove a model directory with. unproved: accept a model directory without proof.
     force: replace the bundle at `out`. options: what goes with a class or a ready graph.
     Raises ExportError with every fault found; then nothing was written.
     """
     check_target(out, force=force)
     origin = read_origin(source)
-    _check_options(origin, options, goldens, precision)
+    _check_options(origin, options, goldens, precision, task)
     if origin.kind == "texts":
         target = Target(out, name, precision or "float32", force)
-        return export_texts(source, target, ProofRequest(goldens, unproved, progress))
+        return export_texts(source, target, ProofRequest(goldens, unproved, progress), task)
     name = name or origin.name
     check_name(name)
     return export_tensors(origin, Target(out, name, precision or "float32", force), options, progress)
 
 
-def _check_options(origin: Origin, options: TensorOptions, goldens: Path | None, precision: Precision | None) -> None:
+def _check_options(
+    origin: Origin, options: TensorOptions, goldens: Path | None, precision: Precision | None, task: Task | None
+) -> None:
     """An option that a source has no use for is refused, never ignored."""
     given = {
         "--checkpoint": options.checkpoint is not None,
@@ -64,9 +68,10 @@ def _check_options(origin: Origin, options: TensorOptions, goldens: Path | None,
         "--signature": options.signature is not None,
         "--goldens": goldens is not None,
         "--precision": precision is not None,
+        "--task": task is not None,
     }
     used = {
-        "texts": ("--goldens", "--precision"),
+        "texts": ("--goldens", "--precision", "--task"),
         "preset": ("--checkpoint", "--precision"),
         "class": ("--checkpoint", "--kwargs", "--signature", "--precision"),
         "onnx": ("--signature",),

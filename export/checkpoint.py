@@ -1,4 +1,4 @@
-"""The published weights, by header only: which tensors a safetensors file holds, where, and which the encoder needs.
+"""The published weights, by header only: which tensors a safetensors file holds, where, and which the model needs.
 
 Reads no values: the graphs point at the offsets found here.
 """
@@ -15,8 +15,9 @@ from typing import Any
 
 from export.errors import ExportError
 from models.config import EncoderConfig
-from models.families.family import Family, find_name
+from models.families.family import Family, find_any
 from models.families.parameters import parameter_shapes
+from models.head_config import HeadConfig
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
@@ -41,9 +42,9 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The encoder's parameters in a file.
+    """The parameters of an encoder and its head in a file.
 
-    tensors: canonical name → where it lies. unmatched: tensors of the file that no part of the encoder uses.
+    tensors: canonical name → where it lies. unmatched: tensors of the file that nothing uses.
     """
 
     tensors: Mapping[str, StoredTensor]
@@ -51,7 +52,7 @@ class Checkpoint:
 
     @property
     def num_parameters(self) -> int:
-        """Numbers in the encoder's own tensors."""
+        """Numbers in the tensors that are used."""
         return sum(prod(tensor.shape) for tensor in self.tensors.values())
 
 
@@ -122,8 +123,13 @@ def _check_layout(path: Path, tensors: Mapping[str, StoredTensor], start: int, s
         )
 
 
-def match_checkpoint(family: Family, config: EncoderConfig, stored: Mapping[str, StoredTensor]) -> Checkpoint:
-    """Find every parameter of the encoder in a file. Raises ExportError with all that are missing or do not fit."""
+def match_checkpoint(
+    family: Family, config: EncoderConfig, stored: Mapping[str, StoredTensor], head: HeadConfig | None = None
+) -> Checkpoint:
+    """Find every parameter of an encoder and its head in a file.
+
+    Raises ExportError with all that are missing or do not fit.
+    """
     try:
         prefix = family.find_prefix(stored)
     except ValueError as error:
@@ -136,12 +142,16 @@ def match_checkpoint(family: Family, config: EncoderConfig, stored: Mapping[str,
             f"config.json: {family.config_names[field]}: the {count} {what} in model.safetensors are needed, "
             f"got {getattr(config, field)}: {missing}… is missing"
         )
+    names: dict[str, tuple[str, ...]] = {ours: (prefix + theirs,) for ours, theirs in family.parameters(config).items()}
     shapes = parameter_shapes(config)
+    if head is not None:
+        names |= family.heads[head.name].parameters(head, prefix)
+        shapes |= head.parameter_shapes(config.dim)
     tensors, used, faults = {}, set(), []
-    for ours, theirs in family.parameters(config).items():
-        name = find_name(prefix + theirs, stored)
+    for ours, theirs in names.items():
+        name = find_any(theirs, stored)
         if name is None:
-            faults.append(f"model.safetensors: {prefix + theirs} ({ours}): missing")
+            faults.append(f"model.safetensors: {' or '.join(theirs)} ({ours}): missing")
             continue
         used.add(name)
         tensors[ours] = stored[name]

@@ -31,7 +31,9 @@ GOLDENS = Path(__file__).parent / "goldens"
 Progress = Callable[[str, int, int], None]
 
 # What a runner that is compared with itself cannot show.
-_NEEDS_REFERENCE = frozenset({"token_embeddings", "features", "pooled", "pooled_raw", "cosine", "attention"})
+_NEEDS_REFERENCE = frozenset(
+    {"token_embeddings", "features", "logits", "token_logits", "sparse", "pooled", "pooled_raw", "cosine", "attention"}
+)
 _ROLES: tuple[Role, ...] = ("encode", "attend")
 _NO_REFERENCE = "the graphs themselves"
 _NO_PROOF = (

@@ -1,8 +1,8 @@
-"""A published weights file → an encoder, exactly or not at all."""
+"""A published weights file → an encoder and its head, exactly or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -11,8 +11,15 @@ from torch import Tensor
 
 from models.config import EncoderConfig
 from models.encoder import Encoder
-from models.families.family import find_name
+from models.families.family import find_any, find_name
 from models.families.known import FAMILIES
+from models.head_config import HeadConfig
+from models.heads import Head
+
+# Canonical name → what a checkpoint calls it.
+_Names = Mapping[str, str]
+_WORDS = "embeddings.word.weight"
+_HEAD = "head."
 
 
 def load_encoder(config: EncoderConfig, weights: Path) -> Encoder:
@@ -23,15 +30,26 @@ def load_encoder(config: EncoderConfig, weights: Path) -> Encoder:
     # Not on the meta device: that imports torch's compiler, which takes longer than the random values it saves.
     encoder = Encoder(config)
     shapes = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
-    encoder.load_state_dict(_read(config, weights, shapes), strict=True, assign=True)
+    encoder.load_state_dict(_read(weights, lambda present: _names(config, present), shapes), strict=True, assign=True)
     return encoder.eval().requires_grad_(False)
 
 
-def _read(config: EncoderConfig, weights: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+def load_head(encoder: EncoderConfig, config: HeadConfig, weights: Path) -> Head:
+    """The head of a safetensors file, as `load_encoder` does. Raises the same."""
+    head = Head(encoder, config)
+    shapes = {_HEAD + name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
+    tensors = _read(weights, lambda present: _head_names(encoder, config, present), shapes)
+    head.load_state_dict({name.removeprefix(_HEAD): tensor for name, tensor in tensors.items()}, assign=True)
+    return head.eval().requires_grad_(False)
+
+
+def _read(
+    weights: Path, find_names: Callable[[frozenset[str]], _Names], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Tensor]:
     tensors, faults = {}, []
     with safe_open(weights, framework="pt") as file:
         present = frozenset(file.keys())
-        for ours, theirs in _names(config, present).items():
+        for ours, theirs in find_names(present).items():
             if theirs not in present:
                 faults.append(f"{theirs}: missing")
             elif (found := tuple(file.get_slice(theirs).get_shape())) != shapes[ours]:
@@ -43,8 +61,17 @@ def _read(config: EncoderConfig, weights: Path, shapes: Mapping[str, tuple[int, 
     return tensors
 
 
-def _names(config: EncoderConfig, present: frozenset[str]) -> dict[str, str]:
+def _names(config: EncoderConfig, present: frozenset[str]) -> _Names:
     family = FAMILIES[config.family]
     prefix = family.find_prefix(present)
     names = {ours: prefix + theirs for ours, theirs in family.parameters(config).items()}
     return {ours: find_name(name, present) or name for ours, name in names.items()}
+
+
+def _head_names(encoder: EncoderConfig, config: HeadConfig, present: frozenset[str]) -> _Names:
+    family = FAMILIES[encoder.family]
+    prefix = family.find_prefix(present)
+    names = {}
+    for ours, candidates in family.heads[config.name].parameters(config, prefix).items():
+        names[ours] = find_any(candidates, present) or candidates[0]
+    return names | ({"head.output.weight": _names(encoder, present)[_WORDS]} if config.is_tied else {})

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from qkv.report import console, gate_table, stages
 from service.errors import StartupError
-from service.manifest import Precision
+from service.manifest import Precision, Task
 from service.runners.runtimes import check_runtimes
 
 
@@ -18,7 +18,8 @@ from service.runners.runtimes import check_runtimes
 class BuildOptions:
     """What `qkv export` was asked.
 
-    out: None = `bundles/NAME`. precision: None = not given. checkpoint, kwargs, signature: what goes with a class.
+    out: None = `bundles/NAME`. precision, task: None = not given. checkpoint, kwargs, signature: what goes with a
+    class.
     """
 
     out: Path | None
@@ -30,6 +31,7 @@ class BuildOptions:
     checkpoint: Path | None = None
     kwargs: str | None = None
     signature: Path | None = None
+    task: Task | None = None
 
 
 def build(source: str, options: BuildOptions) -> None:
@@ -54,6 +56,7 @@ def build(source: str, options: BuildOptions) -> None:
             out,
             name=options.name,
             precision=options.precision,
+            task=options.task,
             goldens=options.goldens,
             unproved=options.unproved,
             force=options.force,

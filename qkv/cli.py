@@ -60,6 +60,10 @@ def export(
         Literal["float32", "float16", "fp32", "fp16"] | None,
         typer.Option(help="Of weights and hidden states; default float32, float16 (fp16) is for GPUs."),
     ] = None,
+    task: Annotated[
+        Literal["embedding", "sequence_classification", "token_classification", "sparse", "late_interaction"] | None,
+        typer.Option(help="What a model directory is used for; default what its modules and architectures say."),
+    ] = None,
     goldens: Annotated[Path | None, typer.Option(help="Stored outputs of the reference: proof without torch.")] = None,
     unproved: Annotated[
         bool, typer.Option("--unproved", metavar="", help="Write the bundle even if nothing proves it.")
@@ -78,7 +82,7 @@ def export(
     from qkv.build import BuildOptions, build
 
     chosen = _PRECISIONS[precision] if precision else None
-    options = BuildOptions(out, name, chosen, goldens, unproved, force, checkpoint, kwargs, signature)
+    options = BuildOptions(out, name, chosen, goldens, unproved, force, checkpoint, kwargs, signature, task)
     with _one_line_errors():
         build(source, options)
 

@@ -264,7 +264,8 @@ class TextManifest(_Manifest):
     encoder: the shape of the model (`models.config.EncoderConfig`), which the PyTorch reference is built from.
     embedding: of the task `embedding` alone, as is embedding_space: SHA-256 over all that decides the vectors (weights,
     tokenizer, pooling, prompts, normalisation, dimension, precision).
-    head: of classifiers of texts and of tokens. weights: the files that hold the graphs' weights.
+    head: of classifiers of texts and of tokens; head_config: the shape of what stands on the encoder
+    (`models.head_config.HeadConfig`), None where nothing does. weights: the files that hold the graphs' weights.
     """
 
     kind: Literal["text"] = "text"
@@ -274,6 +275,7 @@ class TextManifest(_Manifest):
     embedding: EmbeddingSpec | None = None
     embedding_space: str | None = None
     head: HeadSpec | None = None
+    head_config: dict[str, str | int | bool] | None = None
     attention: AttentionSpec
     weights: tuple[WeightsFile, ...]
 

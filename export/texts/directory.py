@@ -37,6 +37,7 @@ from service.manifest import (
     EmbeddingSpec,
     Precision,
     Role,
+    Task,
     TextManifest,
     TextSpec,
 )
@@ -44,9 +45,10 @@ from service.manifest import (
 _ROLES: tuple[Role, ...] = ("encode", "attend")
 
 
-def export_texts(source: str, target: Target, request: ProofRequest) -> Exported:
+def export_texts(source: str, target: Target, request: ProofRequest, task: Task | None = None) -> Exported:
     """Export a model directory, or a published model by its name, as a proved bundle.
 
+    task: what it is to be used for; None = what the directory says.
     Raises ExportError with every fault found; then nothing was written.
     """
     location = locate(source)
@@ -54,7 +56,7 @@ def export_texts(source: str, target: Target, request: ProofRequest) -> Exported
     check_name(name)
     tell = request.progress or quiet
     tell(f"reading {location.path}", 0, 0)
-    model = read_model(location.path)
+    model = read_model(location.path, task)
     check_pin(name, model.weights_sha256)
     with new_directory(target.path, force=target.force) as work:
         tell("building the graphs", 0, 0)
@@ -76,7 +78,7 @@ def _write_model(work: Path, model: Model, draft: TextManifest) -> TextManifest:
         tensors = write_half(work / WEIGHTS, tensors, work / DERIVED)
     for spec in draft.graphs:
         kind = GraphKind(spec.role, spec.precision)
-        graph = build_graph(model.config, tensors, pooling=model.pooling.modes, kind=kind)
+        graph = build_graph(model.config, tensors, pooling=model.pooling.modes, head=model.head_config, kind=kind)
         file = work / spec.file
         file.write_bytes(graph.SerializeToString(deterministic=True))
         onnx.checker.check_model(str(file), full_check=True)
@@ -103,8 +105,11 @@ def _draft(name: str, model: Model, precision: Precision) -> TextManifest:
         created_by=created_by(),
         num_parameters=model.checkpoint.num_parameters,
         proof=UNPROVED,
-        graphs=tuple(graph_spec(config, pooling=pooling.modes, kind=GraphKind(role, precision)) for role in _ROLES),
-        task="embedding",
+        graphs=tuple(
+            graph_spec(config, pooling=pooling.modes, head=model.head_config, kind=GraphKind(role, precision))
+            for role in _ROLES
+        ),
+        task=model.task,
         text=TextSpec(
             max_tokens=model.limit.max_tokens,
             max_tokens_source=model.limit.source,
@@ -115,16 +120,23 @@ def _draft(name: str, model: Model, precision: Precision) -> TextManifest:
             default_prompt_name=prompts.default,
             include_prompt=pooling.include_prompt,
         ),
-        embedding=EmbeddingSpec(
-            dim=config.dim * len(pooling.modes),
-            pooling=pooling.modes,
-            pooling_source=pooling.source,
-            normalize=model.normalize,
-        ),
+        embedding=_embedding(model) if model.task == "embedding" else None,
+        embedding_space=embedding_space(model, precision) if model.task == "embedding" else None,
+        head=model.head.spec if model.head else None,
+        head_config=model.head_config.to_dict() if model.head_config else None,
         attention=AttentionSpec(layers=config.num_layers, heads=config.num_heads, head_dim=config.head_dim),
-        embedding_space=embedding_space(model, precision),
         weights=(WEIGHTS, DERIVED) if precision == "float16" else (WEIGHTS,),
         files={},
+    )
+
+
+def _embedding(model: Model) -> EmbeddingSpec:
+    pooling = model.pooling
+    return EmbeddingSpec(
+        dim=model.config.dim * len(pooling.modes),
+        pooling=pooling.modes,
+        pooling_source=pooling.source,
+        normalize=model.normalize,
     )
 
 

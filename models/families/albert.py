@@ -7,6 +7,7 @@ from typing import Any
 
 from models.families.bert import CONFIG_DEFAULTS, CONFIG_NAMES
 from models.families.family import ConfigError, ConfigFault, Family, with_bias
+from models.families.head import Head
 
 _LAYER = "encoder.albert_layer_groups.{group}.albert_layers.{inner}"
 # No file says how many layers there are, and each is a part of the graph.
@@ -56,6 +57,20 @@ ALBERT = Family(
     ),
     layer_prefix="encoder.albert_layer_groups.{i}.",
     prefixes=("", "albert.", "model.", "0.auto_model."),
-    unused=("pooler.", "predictions.", "sop_classifier.", "classifier.", "qa_outputs.", "embeddings.position_ids"),
+    unused=("pooler.", "predictions.", "sop_classifier.", "embeddings.position_ids"),
+    heads={
+        "sequence_classification": Head(dense="{encoder}pooler", activation="tanh", output="classifier"),
+        "token_classification": Head(output="classifier", tokens="each"),
+        "masked_lm": Head(
+            dense="predictions.dense",
+            dense_dim="table_dim",
+            activation="encoder",
+            norm="predictions.LayerNorm",
+            output="predictions.decoder",
+            other_names={"head.output.bias": "predictions.bias"},
+            tokens="each",
+            is_tied=True,
+        ),
+    },
     derive=_derive,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from models.families.family import Family, with_bias
+from models.families.head import Head
 
 CONFIG_NAMES = {
     "vocab_size": "vocab_size",
@@ -43,5 +44,18 @@ BERT = Family(
     weight_names=WEIGHT_NAMES,
     layer_prefix=LAYER_PREFIX,
     prefixes=("", "bert.", "model.", "0.auto_model."),
-    unused=("pooler.", "cls.", "classifier.", "embeddings.position_ids"),
+    unused=("pooler.", "cls.", "embeddings.position_ids"),
+    heads={
+        "sequence_classification": Head(dense="{encoder}pooler.dense", activation="tanh", output="classifier"),
+        "token_classification": Head(output="classifier", tokens="each"),
+        "masked_lm": Head(
+            dense="cls.predictions.transform.dense",
+            activation="encoder",
+            norm="cls.predictions.transform.LayerNorm",
+            output="cls.predictions.decoder",
+            other_names={"head.output.bias": "cls.predictions.bias"},
+            tokens="each",
+            is_tied=True,
+        ),
+    },
 )

@@ -6,6 +6,7 @@ Sinusoidal positions, where a model has them, are stored in its file like learne
 from __future__ import annotations
 
 from models.families.family import Family, with_bias
+from models.families.head import Head
 
 DISTILBERT = Family(
     name="distilbert",
@@ -44,9 +45,18 @@ DISTILBERT = Family(
         "vocab_transform.",
         "vocab_layer_norm.",
         "vocab_projector.",
-        "pre_classifier.",
-        "classifier.",
-        "qa_outputs.",
         "embeddings.position_ids",
     ),
+    heads={
+        "sequence_classification": Head(dense="pre_classifier", activation="relu", output="classifier"),
+        "token_classification": Head(output="classifier", tokens="each"),
+        "masked_lm": Head(
+            dense="vocab_transform",
+            activation="encoder",
+            norm="vocab_layer_norm",
+            output="vocab_projector",
+            tokens="each",
+            is_tied=True,
+        ),
+    },
 )

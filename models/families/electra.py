@@ -7,6 +7,7 @@ from typing import Any
 
 from models.families.bert import CONFIG_DEFAULTS, CONFIG_NAMES, LAYER_PREFIX, WEIGHT_NAMES
 from models.families.family import Family, with_bias
+from models.families.head import Head
 
 
 def _derive(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -25,10 +26,21 @@ ELECTRA = Family(
         "discriminator_predictions.",
         "generator_predictions.",
         "generator_lm_head.",
-        "classifier.",
-        "qa_outputs.",
         "sequence_summary.",
         "embeddings.position_ids",
     ),
+    heads={
+        "sequence_classification": Head(dense="classifier.dense", activation="gelu", output="classifier.out_proj"),
+        "token_classification": Head(output="classifier", tokens="each"),
+        "masked_lm": Head(
+            dense="generator_predictions.dense",
+            dense_dim="table_dim",
+            activation="gelu",
+            norm="generator_predictions.LayerNorm",
+            output="generator_lm_head",
+            tokens="each",
+            is_tied=True,
+        ),
+    },
     derive=_derive,
 )

@@ -13,7 +13,9 @@ from dataclasses import field as dataclass_field
 from typing import Any
 
 from models.config import EncoderConfig
+from models.families.head import Head
 from models.families.parameters import parameter_shapes, split_layer
+from models.head_config import HeadName
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -62,6 +64,7 @@ class Family:
     unused: prefixes of checkpoint names that the encoder does not need.
     nullable: fields that may be null, which means their default.
     derive: fields that follow from the values of others. Raises ConfigError for values that do not go together.
+    heads: what may stand on its encoders.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Family:
     config_aliases: Mapping[str, str] = dataclass_field(default_factory=dict)
     nullable: tuple[str, ...] = ("pad_token_id",)
     derive: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    heads: Mapping[HeadName, Head] = dataclass_field(default_factory=dict)
 
     def read_config(self, config: Mapping[str, Any]) -> EncoderConfig:
         """The shape that a config.json describes. Raises ConfigError with every key that is missing or not right."""
@@ -142,6 +146,11 @@ def find_name(name: str, present: Container[str]) -> str | None:
         if name.endswith(suffix):
             old = name.removesuffix(suffix) + older
     return next((candidate for candidate in (name, old) if candidate in present), None)
+
+
+def find_any(names: Iterable[str], present: Container[str]) -> str | None:
+    """What a checkpoint calls a tensor that may have one of several names. None when it has none of them."""
+    return next((found for name in names if (found := find_name(name, present)) is not None), None)
 
 
 def _is_whole(value: Any, least: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from models.buckets import NUM_BUCKETS
 from models.families.bert import CONFIG_DEFAULTS, CONFIG_NAMES, LAYER_PREFIX, WEIGHT_NAMES
 from models.families.family import ConfigError, ConfigFault, Family, with_bias
+from models.families.roberta import HEADS
 
 _BUCKETS = "relative_attention_num_buckets"
 
@@ -39,6 +40,7 @@ MPNET = Family(
     ),
     layer_prefix=LAYER_PREFIX,
     prefixes=("", "mpnet.", "model.", "0.auto_model."),
-    unused=("pooler.", "lm_head.", "classifier.", "qa_outputs.", "embeddings.position_ids"),
+    unused=("pooler.", "lm_head.", "embeddings.position_ids"),
+    heads=HEADS,
     derive=_derive,
 )

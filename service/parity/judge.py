@@ -27,7 +27,10 @@ from service.parity.masks import Masks
 from service.parity.report import Gates, Ledger, gates_for
 from service.runners.base import Array, Runner
 
-_HIDDEN = frozenset({"token_embeddings", "features"})
+# Held against the reference relative to their own size.
+_HIDDEN = ("token_embeddings", "features")
+_LOGITS = ("logits", "token_logits", "sparse")
+_RELATIVE = frozenset({*_HIDDEN, *_LOGITS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ def probe_limits(manifest: Manifest, runner: Runner, roles: Sequence[Role]) -> d
     graphs = [manifest.graph(role) for role in roles]
     meanings = {spec.meaning for graph in graphs for spec in graph.outputs}
     limits = {"ran": 0.0, "shapes": 0.0, "finite": 0.0}
-    limits |= {meaning: gates.hidden for meaning in ("token_embeddings", "features") if meaning in meanings}
+    limits |= {meaning: gates.hidden for meaning in _HIDDEN if meaning in meanings}
+    limits |= {meaning: gates.logits for meaning in _LOGITS if meaning in meanings}
     if "pooled" in meanings:
         limits |= {"pooled": gates.embedding, "pooled_raw": gates.hidden, "cosine": gates.cosine}
     if "attention" in meanings:
@@ -136,7 +140,7 @@ class Judge:
             if values.shape != expected.shape:
                 raise OutputError(f"{name}: shape {list(expected.shape)} expected, got {list(values.shape)}")
             where = f"{pair.where}: {name}"
-            if spec.meaning in _HIDDEN:
+            if spec.meaning in _RELATIVE:
                 difference = relative_difference(values, expected, pair.masks.real(spec), self.usual.get(name, 0.0))
                 self.ledger.note_array(spec.meaning, difference, where)
             else:
@@ -146,11 +150,17 @@ class Judge:
         self._same_weights("attention", graph, pair)
 
     def same(self, gate: str, graph: GraphSpec, pair: Comparison) -> None:
-        """Compare two runs of the subject: vectors under one gate, weights under `attention_invariance`."""
+        """Compare two runs of the subject: vectors under one gate, weights under `attention_invariance`.
+
+        Logits may differ by as much more than the hidden states that they are made of, as they may from the reference.
+        """
+        limits = self.ledger.limits
         for name, values in pair.found.values.items():
             spec, expected = graph.output(name), pair.expected.values[name]
-            if spec.meaning in _HIDDEN:
+            if spec.meaning in _RELATIVE:
                 difference = relative_difference(values, expected, pair.masks.real(spec), self.usual.get(name, 0.0))
+                if spec.meaning in _LOGITS:
+                    difference *= limits["token_embeddings"] / limits[spec.meaning]
             else:
                 difference = pooled_change(values, expected, pair.masks)
             self.ledger.note_array(gate, difference, f"{pair.where}: {name}")

@@ -12,6 +12,7 @@ from service.engine.layouts import Sizes
 from service.manifest import GraphSpec, TensorSpec
 from service.runners.base import Array
 
+_OF_A_TEXT = frozenset({"logits", "sparse"})
 MASK_MEANINGS = frozenset({"attention_mask", "mask"})
 MaskKind = Literal["full", "right", "left", "holes", "empty"]
 
@@ -53,7 +54,10 @@ class Masks:
         )
 
     def real(self, spec: TensorSpec) -> Array:
-        """Where an output means something, broadcastable to it: at the real positions of its own axes."""
+        """Where an output means something, broadcastable to it: at the real positions of its own axes.
+
+        What is said of a whole text means nothing where the text is empty.
+        """
         batch = len(next(iter(self.axes.values()))) if self.axes else 1
         found = np.ones((batch, *([1] * (len(spec.axes) - 1))), dtype=bool)
         for place, axis in enumerate(spec.axes):
@@ -61,6 +65,8 @@ class Masks:
                 shape = [batch, *([1] * (len(spec.axes) - 1))]
                 shape[place] = -1
                 found = found & self.axes[str(axis)].reshape(shape)
+        if spec.meaning in _OF_A_TEXT:
+            found = found & self.attention.any(axis=1).reshape([batch, *([1] * (len(spec.axes) - 1))])
         return found
 
     def along(self, axis: str | int) -> Array:

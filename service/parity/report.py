@@ -28,6 +28,9 @@ class Gates:
     the limit leaves room for both.
 
     In float16 the two graphs round differently, and are held together as each is to the reference.
+
+    logits: of labels and of a vocabulary, and of what is pooled of those, relative like hidden. They are sums that
+    mostly cancel: the rounding of hidden states in float16 weighs several times as much in them.
     """
 
     hidden: float
@@ -37,14 +40,15 @@ class Gates:
     roles: float
     attention: float
     row_sum: float
+    logits: float
 
 
 GATES: Mapping[tuple[str, str], Gates] = {
-    ("float32", "cpu"): Gates(1e-5, 2e-6, 1e-6, 2e-6, 2e-6, 3e-5, 1e-5),
-    ("float32", "cuda"): Gates(1e-4, 2e-5, 1e-6, 2e-5, 2e-5, 1e-4, 1e-4),
+    ("float32", "cpu"): Gates(1e-5, 2e-6, 1e-6, 2e-6, 2e-6, 3e-5, 1e-5, 1e-5),
+    ("float32", "cuda"): Gates(1e-4, 2e-5, 1e-6, 2e-5, 2e-5, 1e-4, 1e-4, 1e-4),
     # Measured on the CPU, which computes in float32 between roundings; CUDA's figures are not known yet.
-    ("float16", "cpu"): Gates(5e-3, 1e-3, 1e-5, 5e-4, 5e-3, 1e-2, 1e-5),
-    ("float16", "cuda"): Gates(5e-3, 1e-3, 1e-5, 5e-4, 5e-3, 1e-2, 1e-4),
+    ("float16", "cpu"): Gates(5e-3, 1e-3, 1e-5, 5e-4, 5e-3, 1e-2, 1e-5, 2e-2),
+    ("float16", "cuda"): Gates(5e-3, 1e-3, 1e-5, 5e-4, 5e-3, 1e-2, 1e-4, 2e-2),
 }
 
 

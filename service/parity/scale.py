@@ -6,23 +6,25 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from service.manifest import Manifest, TensorManifest
+from service.manifest import Manifest
 from service.parity.cases import Layout, make_case
 from service.parity.checks import usual_size
 from service.runners.base import Array, Runner
 
+# Of these a row may have one number; those of a text are as many as its vectors are wide.
+_MAY_BE_FEW = frozenset({"features", "logits", "token_logits"})
 _NUM_ROWS = 16
 _SIZE = 5
 
 
 def model_sizes(manifest: Manifest, reference: Runner) -> dict[str, float]:
-    """The usual size of every output of a tensor model, over some short rows, each alone; of texts, none.
+    """The usual size of every output that may have few values, over some short rows, each alone.
 
-    A model that fails at them has none either: its cases tell why.
+    A model that fails at them has none: its cases tell why.
     """
-    if not isinstance(manifest, TensorManifest):
+    names = [spec.name for spec in manifest.graph("encode").outputs if spec.meaning in _MAY_BE_FEW]
+    if not names:
         return {}
-    names = [spec.name for spec in manifest.graph("encode").outputs]
     sizes = {axis: min(_SIZE, limit) for axis, limit in manifest.max_sizes.items()}
     layouts = [Layout(seed, 1, sizes, "full") for seed in range(_NUM_ROWS)]
     try:

@@ -16,13 +16,17 @@ from torch import Tensor, nn
 
 from models.config import EncoderConfig
 from models.encoder import Encoder
-from models.loading import load_encoder
+from models.head_config import HeadConfig
+from models.heads import Head
+from models.loading import load_encoder, load_head
 from models.pooling import pool
 from models.registry import load_preset
 from models.weighting import masks_of_keys
 from service.bundle import Bundle
-from service.manifest import WEIGHTS, GraphSpec, Manifest, TensorSpec, TextManifest
+from service.manifest import WEIGHTS, GraphSpec, Manifest, Meaning, TensorSpec, TextManifest
 from service.runners.base import Array, Runner, RunnerInfo
+
+_OF_HEADS = frozenset({"logits", "token_logits", "sparse"})
 
 
 def open_reference(bundle: Bundle[Manifest]) -> Runner:
@@ -106,16 +110,19 @@ class ModuleRunner:
 
 @dataclass(frozen=True, slots=True)
 class TorchRunner:
-    """A text encoder, eager float32 on the CPU, for every graph that the manifest declares."""
+    """A text encoder and its head, eager float32 on the CPU, for every graph that the manifest declares."""
 
     manifest: TextManifest
     encoder: Encoder
+    head: Head | None
 
     @classmethod
     def open(cls, bundle: Bundle[TextManifest]) -> TorchRunner:
         """Build what the manifest describes from the bundle's weights. Raises ValueError when they do not fit."""
-        config = EncoderConfig.from_dict(bundle.manifest.encoder)
-        return cls(bundle.manifest, load_encoder(config, bundle.file(WEIGHTS)))
+        manifest, weights = bundle.manifest, bundle.file(WEIGHTS)
+        config = EncoderConfig.from_dict(manifest.encoder)
+        head = manifest.head_config and load_head(config, HeadConfig.from_dict(manifest.head_config), weights)
+        return cls(manifest, load_encoder(config, weights), head or None)
 
     def info(self) -> RunnerInfo:
         """torch's own version, device and thread count."""
@@ -134,17 +141,22 @@ class TorchRunner:
         given = {spec.meaning: torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in graph.inputs}
         with torch.inference_mode():
             hidden, attentions = self.encoder(given["token_ids"], given["attention_mask"], given.get("token_types"))
-            found = [self._output(spec, hidden, given["pooling_mask"], attentions) for spec in specs]
+            found = [self._output(spec, hidden, given, attentions) for spec in specs]
         return [tensor.numpy() for tensor in found]
 
     def close(self) -> None:
         """Nothing is held beyond this object."""
 
-    def _output(self, spec: TensorSpec, hidden: Tensor, pooling_mask: Tensor, attentions: Sequence[Tensor]) -> Tensor:
+    def _output(
+        self, spec: TensorSpec, hidden: Tensor, given: Mapping[Meaning, Tensor], attentions: Sequence[Tensor]
+    ) -> Tensor:
         if spec.meaning == "token_embeddings":
             return hidden
         if spec.meaning == "pooled" and self.manifest.embedding is not None:
-            return pool(hidden, pooling_mask, self.manifest.embedding.pooling)
+            return pool(hidden, given["pooling_mask"], self.manifest.embedding.pooling)
+        if spec.meaning in _OF_HEADS and self.head is not None:
+            found: Tensor = self.head(hidden, given["attention_mask"])
+            return found
         if spec.meaning == "attention":
             return attentions[int(spec.name.rpartition(".")[2])]
         raise KeyError(f"{spec.name}: the reference has no output that means {spec.meaning}")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.manifest import TextManifest
+from service.manifest import Task, TextManifest
 from service.parity.battery import Runners, run_battery
 from service.parity.judge import OutputError, battery_limits, gather
 from service.parity.report import ParityReport
@@ -139,6 +139,71 @@ def test_a_wrong_length_is_seen_where_the_direction_is_right(name: str) -> None:
 
 def test_every_gate_is_shown_to_fail() -> None:
     assert set().union(*(gates for _, gates in FAULTS.values())) == set(battery_limits(toy_manifest(), ToyRunner()))
+
+
+def look_at_the_first_column(role: str, inputs: Mapping[str, Array], outputs: Outputs) -> Outputs:
+    """As if padding were on the right: the first column is padding elsewhere."""
+    return outputs | {"logits": outputs["token_embeddings"][:, 0] @ np.ones((4, 3), np.float32)}
+
+
+def count_padding(role: str, inputs: Mapping[str, Array], outputs: Outputs) -> Outputs:
+    unmasked = toy_outputs({**inputs, "attention_mask": np.ones_like(inputs["attention_mask"])})
+    return outputs | {"sparse": unmasked["sparse"]}
+
+
+TASK_FAULTS: dict[str, tuple[Task, Fault, set[str]]] = {
+    "logits a little larger": ("sequence_classification", spoil("logits", lambda v, _: v * 1.0001), {"logits"}),
+    "labels swapped": ("sequence_classification", spoil("logits", lambda v, _: v[:, ::-1]), {"logits"}),
+    "logits that see their neighbours": ("sequence_classification", spoil("logits", mix_rows), {"logits", "alone"}),
+    "logits of the first column": ("sequence_classification", look_at_the_first_column, {"logits"}),
+    "token logits that know the width": ("token_classification", spoil("token_logits", add_width), {"padded"}),
+    "token logits of the token before": (
+        "token_classification",
+        spoil("token_logits", lambda v, _: np.roll(v, 1, axis=1)),
+        {"token_logits"},
+    ),
+    "sparse vectors that count padding": ("sparse", count_padding, {"sparse", "padded", "alone"}),
+    "a word too many": ("sparse", spoil("sparse", lambda v, _: v + np.float32(1e-4)), {"sparse"}),
+}
+
+
+@pytest.mark.parametrize("task", ["sequence_classification", "token_classification", "sparse"])
+def test_a_right_head_passes_every_gate(task: Task) -> None:
+    report = battery(None, toy_manifest(task=task))
+    assert report.passed, report.failures
+    name = {"sequence_classification": "logits", "token_classification": "token_logits"}.get(task, task)
+    assert next(gate.limit for gate in report.gates if gate.name == name) == 1e-5
+    assert "pooled" not in {gate.name for gate in report.gates}
+
+
+@pytest.mark.parametrize("name", TASK_FAULTS)
+def test_a_wrong_head_fails(name: str) -> None:
+    task, fault, expected = TASK_FAULTS[name]
+
+    def as_single(role: str, inputs: Mapping[str, Array], outputs: Outputs) -> Outputs:
+        return {name: values.astype(np.float32) for name, values in fault(role, inputs, outputs).items()}
+
+    assert expected <= {gate.name for gate in battery(as_single, toy_manifest(task=task)).failures}
+
+
+def test_a_score_near_zero_by_chance_is_held_against_what_is_usual() -> None:
+    """In one row of a batch of three the logits are next to nothing, and off by what rounding makes of usual ones."""
+    manifest = toy_manifest(task="sequence_classification")
+
+    def faint(error: float) -> Fault:
+        def change(values: Array, inputs: Mapping[str, Array]) -> Array:
+            if len(values) != 3:
+                return values
+            return np.asarray(np.where(np.arange(3)[:, None] == 1, 1e-6 + error, values), np.float32)
+
+        return spoil("logits", change)
+
+    def failures(error: float) -> set[str]:
+        report = run_battery(manifest, Runners(ToyRunner(faint(error)), ToyRunner(faint(0))))
+        return {gate.name for gate in report.failures if gate.name == "logits"}
+
+    assert failures(1e-7) == set()
+    assert failures(1e-4) == {"logits"}
 
 
 def test_the_worst_case_is_named_to_the_value() -> None:

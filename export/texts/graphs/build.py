@@ -16,35 +16,44 @@ from export.checkpoint import StoredTensor
 from export.graph import GraphBuilder
 from export.texts.graphs.attention import attention
 from export.texts.graphs.embeddings import embeddings
+from export.texts.graphs.heads import apply_head
 from export.texts.graphs.kind import GraphKind
 from export.texts.graphs.parts import activation, layer_norm, linear
 from export.texts.graphs.pooling import pool
 from export.texts.graphs.scope import Scope, open_scope
 from export.texts.graphs.spec import graph_inputs, graph_spec
 from models.config import EncoderConfig
+from models.head_config import HeadConfig
 from service.manifest import DERIVED, WEIGHTS
 
 
 def build_graph(
-    config: EncoderConfig, weights: Mapping[str, StoredTensor], *, pooling: Sequence[str], kind: GraphKind
+    config: EncoderConfig,
+    weights: Mapping[str, StoredTensor],
+    *,
+    pooling: Sequence[str] = (),
+    head: HeadConfig | None = None,
+    kind: GraphKind,
 ) -> onnx.ModelProto:
-    """One graph.
+    """One graph, which pools, or has a head instead.
 
     weights: canonical name → where the tensor lies in `weights.safetensors`, in float16 in `derived.safetensors`.
     """
     file = DERIVED if kind.is_half else WEIGHTS
     graph = GraphBuilder(f"{config.family}_{kind.role}", weights, weights_file=file, opset=kind.opset)
-    for name in graph_inputs(config):
+    for name in graph_inputs(config, head):
         graph.input(name)
     scope = open_scope(graph, config, kind)
     hidden = embeddings(scope)
     for layer in range(config.num_layers):
         hidden = _layer(scope, hidden, layer)
-    if kind.is_half:
-        hidden = graph.node("Cast", [hidden], "token_embeddings.rows", to=TensorProto.FLOAT)
-    tokens = graph.node("Reshape", [hidden, scope.to_tokens], "token_embeddings")  # [batch, seq, dim]
-    pool(graph, tokens, pooling)
-    for spec in graph_spec(config, pooling=pooling, kind=kind).outputs:
+    rows = graph.node("Cast", [hidden], "token_embeddings.rows", to=TensorProto.FLOAT) if kind.is_half else hidden
+    tokens = graph.node("Reshape", [rows, scope.to_tokens], "token_embeddings")  # [batch, seq, dim]
+    if head is None:
+        pool(graph, tokens, pooling)
+    else:
+        apply_head(scope, head, hidden, tokens)
+    for spec in graph_spec(config, pooling=pooling, head=head, kind=kind).outputs:
         graph.output(spec.name, spec.axes)
     return graph.model()
 

@@ -19,9 +19,12 @@ from export.texts.read.pipeline import (
     read_prompts,
 )
 from export.texts.read.source import SourceDirectory
+from export.texts.read.task import ReadHead, read_head, read_task
 from export.texts.read.tokenizer import TokenizerFile, read_tokenizer
 from models.config import EncoderConfig
 from models.families.family import Family
+from models.head_config import HeadConfig
+from service.manifest import Task
 
 _WEIGHTS = "model.safetensors"
 
@@ -30,10 +33,13 @@ _WEIGHTS = "model.safetensors"
 class Model:
     """Everything that a bundle is made from.
 
-    weights: the published file. normalize: vectors are brought to length 1. sha256: of every file read, by its path.
+    head: None where the task needs none. weights: the published file. normalize: vectors are brought to length 1.
+    sha256: of every file read, by its path.
     """
 
+    task: Task
     config: EncoderConfig
+    head: ReadHead | None
     checkpoint: Checkpoint
     weights: Path
     weights_sha256: str
@@ -45,10 +51,15 @@ class Model:
     sha256: Mapping[str, str]
 
     @property
+    def head_config(self) -> HeadConfig | None:
+        """The shape of the head."""
+        return self.head.config if self.head else None
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What a user should know although the model can be exported."""
         found = [*self.tokenizer.changes]
-        found += [f"{_WEIGHTS}: {name}: not used by the encoder" for name in self.checkpoint.unmatched]
+        found += [f"{_WEIGHTS}: {name}: not used for {self.task}" for name in self.checkpoint.unmatched]
         if self.tokenizer.num_ids > self.config.vocab_size:
             found.append(
                 f"tokenizer.json: ids up to {self.tokenizer.num_ids - 1}, the word table has "
@@ -57,22 +68,29 @@ class Model:
         return tuple(found)
 
 
-def read_model(path: Path) -> Model:
-    """Read a model directory. Raises ExportError with every fault found, each naming file, key and value."""
+def read_model(path: Path, asked: Task | None = None) -> Model:
+    """Read a model directory. asked: what it is to be used for, whatever it says itself.
+
+    Raises ExportError with every fault found, each naming file, key and value.
+    """
     source = SourceDirectory(path)
     modules = read_modules(source)
     weights = f"{modules.model}{_WEIGHTS}"
     found = read_config(source, modules)
-    checkpoint = _match(source, found, source.read_weights(weights))
+    task = read_task(source, modules, asked)
+    head = read_head(source, modules, found, task) if found and task else None
+    checkpoint = _match(source, found, head, source.read_weights(weights))
     tokenizer = read_tokenizer(source, modules.model)
     pooling = read_pooling(source, modules, found[1].dim if found else None)
     prompts = read_prompts(source)
     limit = read_limit(source, modules, found[1]) if found else None
     source.check()
-    if not (found and checkpoint and tokenizer and limit):
+    if not (found and task and checkpoint and tokenizer and limit):
         raise ExportError(f"{path}: cannot be read")
     return Model(
+        task=task,
         config=found[1],
+        head=head,
         checkpoint=checkpoint,
         weights=path / weights,
         weights_sha256=source.sha256[weights],
@@ -86,12 +104,15 @@ def read_model(path: Path) -> Model:
 
 
 def _match(
-    source: SourceDirectory, found: tuple[Family, EncoderConfig] | None, stored: Mapping[str, StoredTensor] | None
+    source: SourceDirectory,
+    found: tuple[Family, EncoderConfig] | None,
+    head: ReadHead | None,
+    stored: Mapping[str, StoredTensor] | None,
 ) -> Checkpoint | None:
     if found is None or stored is None:
         return None
     try:
-        return match_checkpoint(*found, stored)
+        return match_checkpoint(*found, stored, head.config if head else None)
     except ExportError as error:
         source.faults += error.faults or [error.message]
         return None

@@ -13,6 +13,7 @@ from export.texts.read.source import SourceDirectory, shorten
 from models.config import EncoderConfig
 from models.families.family import ConfigError, Family
 from models.families.known import find_family
+from service.manifest import Task
 
 # The order is that in which sentence-transformers concatenates the flags that are true.
 _FLAGS = {
@@ -42,8 +43,23 @@ _MODULES = {
         f"base.modules.{kind.lower()}.{kind}",
         f"sentence_transformer.modules.{kind.lower()}.{kind}",
     )
+} | {
+    f"sentence_transformers.sparse_encoder.{path}": kind
+    for kind, file in (("MLMTransformer", "mlm_transformer"), ("SpladePooling", "splade_pooling"))
+    for path in (f"models.{kind}", f"modules.{file}.{kind}")
 }
-_ORDERS = (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize"))
+# Which modules in which order do what, and what the first of them gives.
+_ORDERS: Mapping[tuple[str, ...], tuple[Task, str]] = {
+    ("Transformer", "Pooling"): ("embedding", "feature-extraction"),
+    ("Transformer", "Pooling", "Normalize"): ("embedding", "feature-extraction"),
+    ("Transformer",): ("sequence_classification", "sequence-classification"),
+    ("Transformer", "SpladePooling"): ("sparse", "fill-mask"),
+    ("MLMTransformer", "SpladePooling"): ("sparse", "fill-mask"),
+}
+_ORDERS_TOLD = (
+    "Transformer, Pooling and, if any, Normalize are needed; Transformer and SpladePooling; or, of a cross-encoder, "
+    "Transformer alone"
+)
 # transformers writes 1e30 where a tokenizer knows no limit.
 _MAX_SANE_LENGTH = 1_000_000_000
 # Two special tokens, and one of the text.
@@ -54,12 +70,15 @@ _MIN_LENGTH = 3
 class Modules:
     """Folders of the modules, "" or "name/".
 
-    model: where config.json, weights and tokenizer lie. pooling: None = no pooling module. normalize: there is one.
+    model: where config.json, weights and tokenizer lie. pooling, splade: None = no such module. normalize: there is
+    one. task: what the modules do together; None = there is no modules.json.
     """
 
     model: str = ""
     pooling: str | None = None
     normalize: bool = False
+    splade: str | None = None
+    task: Task | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +117,32 @@ def read_modules(source: SourceDirectory) -> Modules:
     kinds = tuple(_MODULES.get(str(entry.get("type"))) for entry in entries)
     for entry, kind in zip(entries, kinds, strict=True):
         if kind is None:
-            source.refuse("modules.json", "type", entry.get("type"), "Transformer, Pooling or Normalize is needed")
-    if None not in kinds and kinds not in _ORDERS:
-        source.refuse("modules.json", "type", list(kinds), "Transformer, Pooling and, if any, Normalize are needed")
+            expected = f"{', '.join(dict.fromkeys(_MODULES.values()))} are known"
+            source.refuse("modules.json", "type", entry.get("type"), expected)
+    found = _ORDERS.get(tuple(kind or "" for kind in kinds))
+    if None not in kinds and found is None:
+        source.refuse("modules.json", "type", list(kinds), _ORDERS_TOLD)
     num_faults = len(source.faults)
     folders = [_read_folder(source, entry) for entry in entries]
     if len(source.faults) > num_faults:
         return Modules()
-    if len(kinds) > 2:
-        _check_normalize(source, folders[2])
-    return Modules(folders[0] if folders else "", folders[1] if len(folders) > 1 else None, "Normalize" in kinds)
+    if found is None:
+        return Modules(next(iter(folders), ""))
+    by_kind = dict(zip(kinds, folders, strict=True))
+    if "Normalize" in by_kind:
+        _check_normalize(source, by_kind["Normalize"])
+    task, gives = found
+    _check_transformer(source, folders[0], kinds[0] or "", gives)
+    return Modules(folders[0], by_kind.get("Pooling"), "Normalize" in by_kind, by_kind.get("SpladePooling"), task)
+
+
+def _check_transformer(source: SourceDirectory, folder: str, kind: str, expected: str) -> None:
+    """The first module must give what the others go on with: token vectors, logits of tokens or of the text."""
+    file = f"{folder}sentence_bert_config.json"
+    default = "fill-mask" if kind == "MLMTransformer" else "feature-extraction"
+    value = source.read_object(file).get("transformer_task", default)
+    if value != expected:
+        source.refuse(file, "transformer_task", value, f"{expected} is needed, by the modules in modules.json")
 
 
 def _read_folder(source: SourceDirectory, entry: Mapping[str, Any]) -> str:
