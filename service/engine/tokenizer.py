@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 import tokenizers
 
-from service.engine.request import ABSENT, Input, Text, TokenList
-from service.engine.token_ids import Place, check_frame, check_range, find_frame
-from service.engine.truncation import SPECIAL, kept_positions
+from service.engine.request import Input, Text, TokenList
+from service.engine.token_ids import PROBES, Place, check_frame, check_range, find_frame
+from service.engine.truncation import ABSENT, SPECIAL, kept_positions
 from service.errors import RequestError, StartupError
 from service.manifest import TextSpec
 from service.runners.base import Array
@@ -39,8 +39,9 @@ class Encoding:
 
     ids, type_ids: `[seq]` int64. num_tokens: before truncation, special tokens included.
     pooling_mask: `[seq]` int64, 0 = left out of the pooled vector; None = every token counts.
-    offsets: `[seq, 2]` int64, code points of the text as sent, -1 = none; only when tokens were asked for.
-    sequences: `[seq]` int64, 0 = the text, 1 = its pair, -1 = special; only when tokens were asked for.
+    Only when tokens were asked for: offsets: `[seq, 2]` int64, code points of the text as sent, -1 = none.
+    sequences: `[seq]` int64, 0 = the text, 1 = its pair, -1 = special. words: `[seq]` int64, the number of the word of
+    its text that a token is of, -1 = none; token ids have no words.
     """
 
     ids: Array
@@ -50,6 +51,7 @@ class Encoding:
     pooling_mask: Array | None = None
     offsets: Array | None = None
     sequences: Array | None = None
+    words: Array | None = None
 
     def at(self, positions: Array) -> Encoding:
         """The truncated encoding that has only these positions."""
@@ -65,6 +67,7 @@ class Encoding:
             pooling_mask=pick(self.pooling_mask),
             offsets=pick(self.offsets),
             sequences=pick(self.sequences),
+            words=pick(self.words),
         )
 
 
@@ -156,6 +159,15 @@ class TextTokenizer:
             raise ValueError("the encoding was made without tokens")
         return TokenList(encoding.ids, encoding.offsets, encoding.sequences, self._tokenizer.id_to_token)
 
+    def words(self, ids: Array) -> tuple[str, ...]:
+        """The tokenizer's own string of each id, empty for one that it does not know. ids: `[n]`"""
+        return tuple(self._tokenizer.id_to_token(token_id) or "" for token_id in ids.tolist())
+
+    @property
+    def num_pair_types(self) -> int:
+        """How many kinds of tokens a pair has, by the template."""
+        return max(self._tokenizer.encode(*PROBES[:2]).type_ids, default=0) + 1
+
     def _check(self, item: Input, place: Place, *, is_framed_here: bool) -> None:
         if isinstance(item, Text):
             num_chars = max(len(item.text), len(item.pair or ""))
@@ -190,7 +202,9 @@ class TextTokenizer:
         )
         if with_tokens:
             numbers = sequences()
-            full = replace(full, offsets=_offsets_as_sent(found, numbers, len(prompt)), sequences=numbers)
+            words = np.array([ABSENT if number is None else number for number in found.word_ids], dtype=np.int64)
+            offsets = _offsets_as_sent(found, numbers, len(prompt))
+            full = replace(full, offsets=offsets, sequences=numbers, words=words)
         return full, sequences
 
     def _from_ids(self, ids: tuple[int, ...], *, with_tokens: bool) -> tuple[Encoding, Callable[[], Array]]:
