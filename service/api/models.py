@@ -108,6 +108,7 @@ def limits(engine: Engine) -> dict[str, Any]:
         "request_timeout_s": settings.request_timeout_s,
         "truncate": settings.truncate,
         "token_ids": settings.token_ids,
+        "special_tokens": settings.special_tokens,
     }
 
 

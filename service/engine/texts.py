@@ -28,6 +28,7 @@ class TextStage:
             manifest.text,
             max_text_chars=settings.max_text_chars,
             token_ids=settings.token_ids,
+            special_tokens=settings.special_tokens,
         )
         num_types = int(manifest.encoder.get("num_token_types", 2))
         self._takes_pairs = num_types == 0 or self._tokenizer.num_pair_types <= num_types

@@ -7,7 +7,7 @@ so any number of threads may use it at once; `truncation` cuts what is too long.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -75,10 +75,21 @@ class TextTokenizer:
     """A bundle's tokenizer. Unchanged after construction; every method may be called from any thread."""
 
     def __init__(
-        self, path: Path, text: TextSpec, *, max_text_chars: int, token_ids: Literal["framed", "verbatim"]
+        self,
+        path: Path,
+        text: TextSpec,
+        *,
+        max_text_chars: int,
+        token_ids: Literal["framed", "verbatim"],
+        special_tokens: Literal["special", "text"] = "special",
     ) -> None:
-        """Load tokenizer.json. Raises StartupError when it cannot be read or does not go with the manifest."""
+        """Load tokenizer.json. Raises StartupError when it cannot be read or does not go with manifest and settings.
+
+        special_tokens: what their names in a text are read as.
+        """
         self._tokenizer = _load(path)
+        if special_tokens == "text":
+            _read_as_text(self._tokenizer, text.prompts)
         self._text = text
         self._max_text_chars = max_text_chars
         self._takes_any_ids = token_ids == "verbatim"
@@ -259,6 +270,17 @@ def _load(path: Path) -> tokenizers.Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def _read_as_text(tokenizer: tokenizers.Tokenizer, prompts: Mapping[str, str]) -> None:
+    """From now on the names of special tokens are text like any other; only the template gives them."""
+    before = [tokenizer.encode(prompt).ids for prompt in prompts.values()]
+    tokenizer.encode_special_tokens = True
+    for (name, prompt), ids in zip(prompts.items(), before, strict=True):
+        if tokenizer.encode(prompt).ids != ids:
+            raise StartupError(
+                f"text.prompts: {name!r} has special tokens, the setting special_tokens=text allows none"
+            )
 
 
 def _cost(item: Input) -> int:
