@@ -34,6 +34,13 @@ def routes(manifest: TextManifest) -> tuple[str, ...]:
     return (*own, *(["/v1/rerank"] if is_scorer(manifest) else []), "/v1/encode")
 
 
+def told(manifest: TextManifest) -> str:
+    """What the model is for and where that was found, for the log."""
+    text, embedding = manifest.text, manifest.embedding
+    pooling = "" if embedding is None else f", pooling {'+'.join(embedding.pooling)} ({embedding.pooling_source})"
+    return f"{manifest.task}{pooling}, {text.max_tokens} tokens ({text.max_tokens_source})"
+
+
 def is_scorer(manifest: TextManifest) -> bool:
     """Whether it gives one number for a text or a pair, by which documents can be ranked."""
     return manifest.task == "sequence_classification" and len(head_of(manifest).labels) == 1

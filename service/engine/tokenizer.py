@@ -7,7 +7,7 @@ so any number of threads may use it at once; `truncation` cuts what is too long.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -17,6 +17,7 @@ import tokenizers
 
 from service.engine.request import Input, Text, TokenList
 from service.engine.token_ids import PROBES, Place, check_frame, check_range, find_frame
+from service.engine.tokenizer_file import load_tokenizer, read_special_as_text
 from service.engine.truncation import ABSENT, SPECIAL, kept_positions
 from service.errors import RequestError, StartupError
 from service.manifest import TextSpec
@@ -87,9 +88,9 @@ class TextTokenizer:
 
         special_tokens: what their names in a text are read as.
         """
-        self._tokenizer = _load(path)
+        self._tokenizer = load_tokenizer(path)
         if special_tokens == "text":
-            _read_as_text(self._tokenizer, text.prompts)
+            read_special_as_text(self._tokenizer, text.prompts)
         self._text = text
         self._max_text_chars = max_text_chars
         self._takes_any_ids = token_ids == "verbatim"
@@ -260,27 +261,6 @@ class TextTokenizer:
     def _count_prompt(self, prompt: str) -> int:
         # As sentence-transformers counts: the prompt alone, leading special tokens included, one trailing one not.
         return len(self._tokenizer.encode_batch_fast([prompt])[0].ids) - min(1, len(self._frame.suffix))
-
-
-def _load(path: Path) -> tokenizers.Tokenizer:
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the binding raises nothing narrower
-        raise StartupError(f"{path}: cannot be read as a tokenizer: {error}") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _read_as_text(tokenizer: tokenizers.Tokenizer, prompts: Mapping[str, str]) -> None:
-    """From now on the names of special tokens are text like any other; only the template gives them."""
-    before = [tokenizer.encode(prompt).ids for prompt in prompts.values()]
-    tokenizer.encode_special_tokens = True
-    for (name, prompt), ids in zip(prompts.items(), before, strict=True):
-        if tokenizer.encode(prompt).ids != ids:
-            raise StartupError(
-                f"text.prompts: {name!r} has special tokens, the setting special_tokens=text allows none"
-            )
 
 
 def _cost(item: Input) -> int:

@@ -169,6 +169,13 @@ async def test_entities_of_a_text_that_was_cut_are_of_what_is_left(open_client: 
         (item,) = await encode(client, text, truncate=side, aggregation="none")
         assert (item["num_tokens"], item["truncated"]) == (102, True)
         assert [entity["start"] for entity in item["entities"]] == [first + 4 * index for index in range(62)]
+    word = "riverbank "  # not in the vocabulary: several tokens, and one label for all of them
+    num_tokens = len(fake_tokenizer().encode(word).ids) - 2
+    assert num_tokens > 2
+    (item,) = await encode(client, "the " + word * (60 // num_tokens), aggregation="first")
+    (cut,) = await encode(client, "the " * 100 + word * (60 // num_tokens), aggregation="first", truncate="left")
+    assert cut["truncated"]
+    assert [entity["text"] for entity in cut["entities"][-3:]] == [entity["text"] for entity in item["entities"][-3:]]
 
 
 @pytest.mark.parametrize(
