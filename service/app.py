@@ -24,13 +24,22 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.body import SAFETENSORS, Body
+from service.api.classify import ClassifyBody, classify
 from service.api.encode import EncodeBody, encode
 from service.api.oip import BINARY, HEADER, infer
 from service.api.oip_routes import oip_router
 from service.api.oip_schema import OIP_ERRORS, InferBody, OipAnswer
 from service.api.openai import EmbeddingsBody, embeddings
 from service.api.ops import UI, docs_router, models_router, ops_router
-from service.api.schema import ERRORS, EmbeddingsAnswer, EncodeAnswer, TensorsAnswer
+from service.api.rerank import RerankBody, rerank
+from service.api.schema import (
+    ERRORS,
+    ClassifyAnswer,
+    EmbeddingsAnswer,
+    EncodeAnswer,
+    RerankAnswer,
+    TensorsAnswer,
+)
 from service.api.tokenize import TokenizeBody, tokenize
 from service.bundle import Bundle
 from service.engine.engine import Engine
@@ -91,12 +100,18 @@ HOT_ROUTES: dict[str, HotRoute] = {
         encode,
         EncodeBody,
         EncodeAnswer | TensorsAnswer,
-        "Embeddings, tokens, outputs and attention weights, of text or of tensors",
+        "Embeddings, classes, entities, tokens, outputs and attention weights, of text or of tensors",
         (SAFETENSORS,),
     ),
     "/v1/embeddings": HotRoute(embeddings, EmbeddingsBody, EmbeddingsAnswer, "Embeddings, as OpenAI's clients ask"),
     "/v1/tokenize": HotRoute(
         tokenize, TokenizeBody, EncodeAnswer, "The tokens that the model would get", has_vectors=False
+    ),
+    "/v1/classify": HotRoute(
+        classify, ClassifyBody, ClassifyAnswer, "Classes of texts and of pairs, with their scores", has_vectors=False
+    ),
+    "/v1/rerank": HotRoute(
+        rerank, RerankBody, RerankAnswer, "Documents by how well they answer a query", has_vectors=False
     ),
     # The first that fits answers: a name with slashes could have a version's path in it.
     "/v2/models/{model}/versions/{version}/infer": _oip("The same, of one version", name="infer_version"),
@@ -147,7 +162,7 @@ def create_app(settings: Settings, prepare: Callable[[], Bundle[Manifest]], *, o
         service,
         title="qkv",
         version=API_VERSION,
-        description="Attention encoders over HTTP: embeddings, token outputs and attention weights.",
+        description="Attention encoders over HTTP: embeddings, classes, ranks, token outputs and attention weights.",
         lifespan=lambda _: _life(service, prepare, open_engine or _open_engine),
         docs_url=None,
         redoc_url=None,

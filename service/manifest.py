@@ -25,6 +25,7 @@ Role = Literal["encode", "attend"]
 Precision = Literal["float32", "float16"]
 Proof = Literal["pytorch", "golden", "invariance"]
 Task = Literal["embedding", "sequence_classification", "token_classification", "sparse", "late_interaction"]
+Activation = Literal["softmax", "sigmoid", "identity"]
 WeightsFile = Literal["weights.safetensors", "derived.safetensors"]
 DType = Literal["float32", "float16", "int64", "int32", "bool"]
 Meaning = Literal[
@@ -156,7 +157,7 @@ class HeadSpec(_Frozen):
 
     labels: tuple[str, ...] = Field(min_length=1)
     problem: Literal["single_label", "multi_label", "regression"]
-    activation: Literal["softmax", "sigmoid", "identity"]
+    activation: Activation
 
 
 class AttentionSpec(_Frozen):

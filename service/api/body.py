@@ -9,19 +9,21 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable
 from math import isfinite
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from annotated_types import MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from service.engine.engine import Engine
+from service.engine.entities import Aggregation
 from service.engine.formats import num_bytes, value_cost
 from service.engine.request import (
     AnswerFormat,
     AttentionChoice,
     EncodeRequest,
     EncodeResult,
+    Include,
     TensorRequest,
     TensorResult,
 )
@@ -40,11 +42,19 @@ _JSON_TYPES: dict[type, str] = {
     bool: "a boolean", int: "an integer", float: "a number with a fraction or exponent", str: "a string",
     list: "a list", dict: "an object", type(None): "null",
 }  # fmt: skip
+
+
+def _named(choice: Any) -> str:
+    """The members of a Literal, in quotes."""
+    return ", ".join(f'"{name}"' for name in get_args(choice))
+
+
 _EXPECTED = {
     "encoding_format": '"float" or "base64"',
     "dimensions": "an integer from 1 to the model's dimension",
-    "include": 'a list of "embedding", "tokens", "outputs", "attention"',
-    "include[]": '"embedding", "tokens", "outputs" or "attention"',
+    "include": f"a list of {_named(Include)}",
+    "include[]": f"one of {_named(Include)}",
+    "aggregation": f"one of {_named(Aggregation)}",
     "attention": "an object with `layers` and `heads`",
     "attention.layers": '"last", "all" or a list of layer numbers',
     "attention.heads": '"mean", "all" or a list of head numbers',
@@ -52,13 +62,18 @@ _EXPECTED = {
     "truncate": 'a boolean, "error", "left" or "right"',
     "normalize": "a boolean",
     "add_special_tokens": "a boolean",
+    "raw_scores": "a boolean",
+    "return_documents": "a boolean",
+    "top_k": "an integer from 1",
+    "top_n": "an integer from 1",
+    "documents": "a list of texts",
+    "documents[]": "a string or an object with `text`",
 }
 # What a character of JSON takes once it is parsed: numbers become objects.
 BYTES_PER_CHARACTER = 8
 SAFETENSORS = "application/vnd.safetensors"
 
 EncodingFormat = Literal["float", "base64"]
-IncludeName = Literal["embedding", "tokens", "outputs", "attention"]
 
 
 class _FirstFaultOnly(FailFast):
@@ -69,7 +84,7 @@ class _FirstFaultOnly(FailFast):
 
 
 Numbers = Annotated[list[int], _FirstFaultOnly(), MinLen(1)]
-Includes = Annotated[list[IncludeName], _FirstFaultOnly(), MinLen(1)]
+Includes = Annotated[list[Include], _FirstFaultOnly(), MinLen(1)]
 Model = TypeVar("Model", bound="Body")
 
 

@@ -30,9 +30,11 @@ from service.api.body import (
 from service.api.inputs import is_single, parse_inputs
 from service.api.tensors import parse_tensors
 from service.engine.engine import Engine
+from service.engine.entities import Aggregation, is_of_words
 from service.engine.formats import native_json, native_safetensors
-from service.engine.request import AnswerFormat, EncodeRequest, EncodeResult, TensorRequest, TensorResult
+from service.engine.request import AnswerFormat, EncodeRequest, EncodeResult, TensorRequest, TensorResult, Text
 from service.engine.sized import build_sized
+from service.engine.tasks import includes
 from service.errors import RequestError
 from service.exchange import JSON, Exchange, Reply
 
@@ -67,6 +69,7 @@ Tensors = Annotated[
 # Fields that say how text is read and what is done to vectors.
 _TEXT_ONLY = (
     "input", "truncate", "dimensions", "normalize", "prompt_name", "add_special_tokens", "embedding_space",
+    "raw_scores", "aggregation",
 )  # fmt: skip
 
 
@@ -87,7 +90,9 @@ class EncodeBody(Body):
     input: NativeInput | None = Field(None, description=_INPUT_TEXT)
     tensors: Tensors | None = Field(None, description=_TENSORS_TEXT)
     model: str | None = Field(None, description="May be left out when one model is loaded.")
-    include: Includes | None = Field(None, description='What comes back; default `["embedding"]`.')
+    include: Includes | None = Field(
+        None, description="What comes back; default: what the model's task is, as `/v1/models` lists it first."
+    )
     attention: AttentionOptions | None = Field(None, description="Which weights, when `include` has `attention`.")
     encoding_format: EncodingFormat | None = Field(
         None, description="How numbers are written in JSON; default `float`."
@@ -98,6 +103,12 @@ class EncodeBody(Body):
     prompt_name: str | None = Field(None, description="Which of the model's prompts goes before each text.")
     add_special_tokens: bool | None = Field(None, description="Frame token ids by the tokenizer's template.")
     embedding_space: str | None = Field(None, description="The space of your index: another one is refused by 412.")
+    raw_scores: bool | None = Field(None, description="`classes` as logits, without the model's activation.")
+    aggregation: Aggregation | None = Field(
+        None,
+        description="How tokens become `entities`: each alone, neighbours of one name (`simple`, the default), or the "
+        "same once the tokens of each word agree, on the first, the mean or the surest of them.",
+    )
 
 
 async def encode(engine: Engine, exchange: Exchange) -> Reply:
@@ -140,11 +151,17 @@ def to_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_form
     """The engine's form of a checked body that holds text."""
     if body.input is None:
         raise missing_field("input", body.model_extra or {}, EncodeBody)
-    include = frozenset(body.include or ("embedding",))
-    if body.attention is not None and "attention" not in include:
-        raise RequestError('attention: is given, but `include` has no "attention"', param="attention")
+    include = frozenset(body.include or includes(engine.texts.manifest)[:1])
+    for name, included in (("attention", "attention"), ("raw_scores", "classes"), ("aggregation", "entities")):
+        if getattr(body, name) is not None and included not in include:
+            raise RequestError(f'{name}: is given, but `include` has no "{included}"', param=name)
+    inputs = parse_inputs(body.input, engine, allow_pairs=True)
+    if is_of_words(body.aggregation) and not all(isinstance(item, Text) for item in inputs):
+        raise RequestError(
+            "aggregation: what a word is, is known of text only, token ids were given", param="aggregation"
+        )
     return EncodeRequest(
-        parse_inputs(body.input, engine, allow_pairs=True),
+        inputs,
         include=include,
         attention=attention_choice(body.attention),
         truncate=body.truncate,
@@ -153,6 +170,8 @@ def to_request(body: EncodeBody, engine: Engine, exchange: Exchange, answer_form
         prompt_name=body.prompt_name,
         add_special_tokens=bool(body.add_special_tokens),
         embedding_space=asked_space(body.embedding_space, exchange),
+        raw_scores=bool(body.raw_scores),
+        aggregation=body.aggregation or "simple",
         is_single=is_single(body.input),
         hold=exchange.hold_from(engine.answers),
         bytes_per_value=answer_cost(answer_format),

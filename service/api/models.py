@@ -9,6 +9,7 @@ import orjson
 from pydantic import BaseModel
 
 from service.engine.engine import Engine
+from service.engine.tasks import includes, routes
 from service.errors import NotFoundError
 from service.manifest import DENSE, PARITY, Manifest, TensorManifest, TensorSpec, TextManifest
 
@@ -59,6 +60,8 @@ def summary(engine: Engine) -> dict[str, Any]:
 def _of_text(manifest: TextManifest) -> dict[str, Any]:
     return {
         "task": manifest.task,
+        "include": includes(manifest),
+        "routes": routes(manifest),
         "token_dim": manifest.text.token_dim,
         "embedding": _dumped(manifest.embedding),
         "head": _dumped(manifest.head),
@@ -105,6 +108,7 @@ def limits(engine: Engine) -> dict[str, Any]:
         "request_timeout_s": settings.request_timeout_s,
         "truncate": settings.truncate,
         "token_ids": settings.token_ids,
+        "special_tokens": settings.special_tokens,
     }
 
 

@@ -1,83 +1,39 @@
 """The Open Inference Protocol, version 2, as Triton's and KServe's clients speak it: every bundle, by its own tensors.
 
 A tensor bundle has the inputs and outputs of its graph; masks and indices may be left out, and no `outputs` means all
-of them. A text bundle takes `text` (BYTES) and gives `embedding` and `num_tokens`. Tensors come and go in JSON, or as
-binary behind it.
+of them. A text bundle takes `text` (BYTES), a classifier `pair` beside it, and gives `num_tokens` and what its task is:
+`embedding`, `scores` and `logits`, `sparse` or `outputs`. Tensors come and go in JSON, or as binary behind it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from service.api.body import (
-    BYTES_PER_CHARACTER,
-    answer_cost,
-    asked_space,
-    check_media_type,
-    describe,
-    parse,
-    run,
-    space_header,
-)
-from service.api.oip_model import TEXT, VERSION, Ports, check_name, ports_of
+from service.api.body import BYTES_PER_CHARACTER, check_media_type, describe, parse
+from service.api.oip_inference import Inference, Wanted, infer_tensors, infer_text
+from service.api.oip_model import VERSION, Ports, check_name, ports_of
 from service.api.oip_schema import InferBody, InferOutput, refuse
-from service.api.oip_wire import Output, Port, Values, read_tensors, write_answer
+from service.api.oip_wire import read_tensors, write_answer
 from service.engine.attention import SAFETENSORS_HINT
 from service.engine.engine import Engine
-from service.engine.request import AnswerFormat, EncodeRequest, Include, TensorRequest, Text
 from service.engine.sized import build_sized
 from service.errors import RequestError
 from service.exchange import JSON, Exchange, Reply
-from service.runners.base import Array
 
 BINARY = "application/octet-stream"
 HEADER = "Inference-Header-Content-Length"
 
 # Clients of this protocol send no content type at all, or that of bytes.
 _MEDIA_TYPES = (b"", BINARY.encode())
+_INFER = {"text": infer_text, "tensors": infer_tensors}
 _REWORDED = {
     "tensors.": "inputs.",
     "include: ": "outputs: ",
     SAFETENSORS_HINT: "ask for `binary_data` (4 bytes a value)",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """One output that was asked for."""
-
-    port: Port
-    is_binary: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Inference:
-    """A checked request. values: by input name. id: None = none was sent."""
-
-    values: Mapping[str, Values]
-    wanted: tuple[Wanted, ...]
-    id: str | None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the outputs that were asked for."""
-        return tuple(output.port.name for output in self.wanted)
-
-    @property
-    def answer_format(self) -> AnswerFormat:
-        """The native one whose values cost as much as the dearest of this answer's."""
-        return "safetensors" if all(output.is_binary for output in self.wanted) else "float"
-
-    @property
-    def bytes_per_value(self) -> float:
-        """What a float costs in the answer, at most."""
-        return answer_cost(self.answer_format)
 
 
 async def infer(engine: Engine, exchange: Exchange) -> Reply:
@@ -97,45 +53,6 @@ async def infer(engine: Engine, exchange: Exchange) -> Reply:
     if num_json_sent is None:
         return Reply(answer, media_type=JSON, headers=headers)
     return Reply(answer, media_type=BINARY, headers={**headers, HEADER: str(num_json_sent)})
-
-
-async def _infer_text(engine: Engine, exchange: Exchange, request: Inference) -> tuple[list[Output], Mapping[str, str]]:
-    include: frozenset[Include] = frozenset({"embedding"} if "embedding" in request.names else ())
-    texts = EncodeRequest(
-        [Text(str(text)) for text in request.values[TEXT]],
-        include=include,
-        embedding_space=asked_space(None, exchange),
-        param="inputs.text",
-        hold=exchange.hold_from(engine.answers),
-        bytes_per_value=request.bytes_per_value,
-    )
-    result = await run(exchange, engine, texts)
-    found = {
-        "embedding": [item.embedding for item in result.items if item.embedding is not None],
-        "num_tokens": list(np.array([item.num_tokens for item in result.items], dtype=np.int64)),
-    }
-    outputs = [_output(wanted, found[wanted.port.name]) for wanted in request.wanted]
-    return outputs, space_header(texts, result)
-
-
-async def _infer_tensors(
-    engine: Engine, exchange: Exchange, request: Inference
-) -> tuple[list[Output], Mapping[str, str]]:
-    tensors = TensorRequest(
-        {name: np.asarray(values) for name, values in request.values.items()},
-        outputs=request.names,
-        hold=exchange.hold_from(engine.answers),
-        answer_format=request.answer_format,
-    )
-    result = await exchange.unless_gone(engine.infer(tensors))
-    exchange.num_items, exchange.num_tokens = len(result.items), result.num_tokens
-    attention = {spec.name for spec in engine.tensors.graph.attention}
-    exchange.has_attention = not attention.isdisjoint(request.names)
-    outputs = [_output(wanted, [item.outputs[wanted.port.name] for item in result.items]) for wanted in request.wanted]
-    return outputs, {}
-
-
-_INFER = {"text": _infer_text, "tensors": _infer_tensors}
 
 
 def _json_length(exchange: Exchange, body: bytes) -> int:
@@ -185,10 +102,6 @@ def _flag(place: str, parameters: Mapping[str, Any] | None, name: str, *, defaul
     if not isinstance(value, bool):
         raise RequestError(f"{place}: {name} is true or false, got {describe(value)}", param=place)
     return value
-
-
-def _output(wanted: Wanted, rows: Sequence[Array]) -> Output:
-    return Output(wanted.port, (len(rows), *rows[0].shape), rows, wanted.is_binary)
 
 
 @contextmanager

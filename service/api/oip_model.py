@@ -10,12 +10,19 @@ from service.api.body import check_model
 from service.api.oip_wire import BYTES, Port
 from service.engine.engine import Engine
 from service.errors import NotFoundError
-from service.manifest import DType, Manifest, TensorSpec, TextManifest
+from service.manifest import DType, Manifest, Task, TensorSpec, TextManifest
 
 # A bundle is not changed, it is replaced: each has one version.
 VERSION = "1"
 PLATFORM = "onnx_onnxv1"
-TEXT = "text"
+TEXT, PAIR, NUM_TOKENS = "text", "pair", "num_tokens"
+TASK_OUTPUTS: Mapping[Task, tuple[str, ...]] = {
+    "embedding": ("embedding",),
+    "sequence_classification": ("scores", "logits"),
+    "token_classification": ("scores", "logits"),
+    "sparse": ("sparse",),
+    "late_interaction": ("outputs",),
+}
 
 _DATATYPES: Mapping[DType, str] = {
     "float32": "FP32",
@@ -35,13 +42,30 @@ class Ports:
 
 
 def ports_of(manifest: Manifest) -> Ports:
-    """Of a tensor bundle those of its graph; of a text bundle the text, its vector and its number of tokens."""
+    """Of a tensor bundle those of its graph; of a text bundle the text, what its task gives, its number of tokens."""
     if isinstance(manifest, TextManifest):
-        embedding = manifest.embedding
-        vectors = [] if embedding is None else [Port("embedding", "FP32", ("batch", embedding.dim))]
-        return _by_name([Port(TEXT, BYTES, ("batch",))], [*vectors, Port("num_tokens", "INT64", ("batch",))])
+        return _by_name(_text_inputs(manifest), [*_task_outputs(manifest), Port(NUM_TOKENS, "INT64", ("batch",))])
     graph = manifest.graph("encode")
     return _by_name(map(_port, graph.inputs), map(_port, graph.outputs))
+
+
+def _text_inputs(manifest: TextManifest) -> list[Port]:
+    """A text, and for classifiers the one that it is judged with."""
+    pair = [Port(PAIR, BYTES, ("batch",), is_required=False)] if manifest.task == "sequence_classification" else []
+    return [Port(TEXT, BYTES, ("batch",)), *pair]
+
+
+def _task_outputs(manifest: TextManifest) -> list[Port]:
+    """What is of tokens is as long as the longest text of the request, 0 behind the end of a shorter one."""
+    num_labels = 0 if manifest.head is None else len(manifest.head.labels)
+    axes: Mapping[Task, tuple[str | int, ...]] = {
+        "embedding": ("batch", 0 if manifest.embedding is None else manifest.embedding.dim),
+        "sequence_classification": ("batch", num_labels),
+        "token_classification": ("batch", "seq", num_labels),
+        "sparse": ("batch", manifest.text.vocab_size),
+        "late_interaction": ("batch", "seq", manifest.text.token_dim),
+    }
+    return [Port(name, "FP32", axes[manifest.task]) for name in TASK_OUTPUTS[manifest.task]]
 
 
 def metadata(engine: Engine) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from service.api.inputs import is_single, parse_inputs
 from service.engine.engine import Engine
 from service.engine.formats import openai_json
 from service.engine.request import EncodeRequest
+from service.engine.tasks import embedding_of
 from service.errors import RequestError
 from service.exchange import Exchange, Reply
 
@@ -70,6 +71,7 @@ async def embeddings(engine: Engine, exchange: Exchange) -> Reply:
     """Answer with one vector an input, in the order of the inputs."""
     body = await read_model(exchange, engine, EmbeddingsBody)
     check_model(body.model, engine)
+    embedding_of(engine.texts.manifest, param="model")
     encoding_format = body.encoding_format or "float"
     request = _to_request(body, engine, exchange, encoding_format)
     result = await run(exchange, engine, request)

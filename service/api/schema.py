@@ -40,6 +40,32 @@ class TokenAnswer(_Answer):
     sequence: int | None = Field(None, description="0 = the text, 1 = its pair; only for pairs.")
 
 
+class ClassesAnswer(_Answer):
+    shape: list[int] = Field(description="`[labels]`, of token classifiers `[tokens, labels]`.")
+    dtype: Literal["float32"]
+    data: list[float] | list[list[float]] | str = Field(description="Scores, or logits where `raw_scores` says so.")
+
+
+class EntityAnswer(_Answer):
+    """Tokens that belong together, as a span of the text as sent."""
+
+    label: str
+    score: float
+    start: int | None = Field(description="Code-point offset into the text as sent; null where token ids were sent.")
+    end: int | None
+    text: str | None = Field(description="What lies between.")
+    tokens: tuple[int, int] = Field(description="The first token and the one behind the last.")
+    sequence: int | None = Field(None, description="0 = the text, 1 = its pair; only for pairs.")
+
+
+class SparseAnswer(_Answer):
+    """The weights of the vocabulary that are not 0, by rising id."""
+
+    indices: list[int] | str = Field(description="Token ids, or base64 of little-endian int32.")
+    values: list[float] | str = Field(description="Their weights, or base64 of little-endian float32.")
+    tokens: list[str] = Field(description="The tokenizer's own string of each.")
+
+
 class OutputsAnswer(_Answer):
     shape: tuple[int, int] = Field(description="`[tokens, dim]`")
     dtype: Literal["float32"]
@@ -65,6 +91,9 @@ class ItemAnswer(_Answer):
     index: int
     object: Literal["embedding"] | None = None
     embedding: list[float] | str | None = None
+    classes: ClassesAnswer | None = None
+    entities: list[EntityAnswer] | None = None
+    sparse: SparseAnswer | None = None
     num_tokens: int = Field(description="Before truncation, special tokens included.")
     truncated: bool
     outputs: OutputsAnswer | None = None
@@ -91,7 +120,48 @@ class EncodeAnswer(_Answer):
 
     object: Literal["list"]
     model: str
+    labels: list[str] | None = Field(None, description="Of `classes`, by index.")
     data: list[ItemAnswer]
+    usage: Usage
+
+
+class LabelScore(_Answer):
+    label: str
+    score: float
+
+
+class ClassifyItem(_Answer):
+    index: int
+    scores: list[LabelScore] = Field(description="The best first.")
+    num_tokens: int = Field(description="Before truncation, special tokens included.")
+    truncated: bool
+
+
+class ClassifyAnswer(_Answer):
+    object: Literal["list"]
+    model: str
+    data: list[ClassifyItem]
+    usage: Usage
+
+
+class RankedDocument(_Answer):
+    text: str
+
+
+class RankedItem(_Answer):
+    index: int = Field(description="Which of the documents as sent.")
+    relevance_score: float
+    document: RankedDocument | None = Field(None, description="Only with `return_documents`.")
+    num_tokens: int = Field(description="Of query and document, before truncation, special tokens included.")
+    truncated: bool
+
+
+class RerankAnswer(_Answer):
+    """The best document first; equal ones in the order in which they were sent."""
+
+    object: Literal["list"]
+    model: str
+    results: list[RankedItem]
     usage: Usage
 
 
@@ -138,7 +208,9 @@ class ModelSummary(_Answer):
     family: str
     kind: Literal["text", "tensors"]
     num_parameters: int
-    task: Task | None = Field(None, description="Of text models, as are the next eight fields.")
+    task: Task | None = Field(None, description="Of text models, as are the next ten fields.")
+    include: list[str] | None = Field(None, description="What `/v1/encode` can answer; the first is the default.")
+    routes: list[str] | None = Field(None, description="Which routes of `/v1` this model's task goes with.")
     token_dim: int | None = Field(None, description="Width of the vectors of tokens.")
     embedding: dict[str, Any] | None = Field(None, description="Null for a model whose task gives no vectors.")
     embedding_space: str | None = None

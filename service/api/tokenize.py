@@ -44,5 +44,5 @@ async def tokenize(engine: Engine, exchange: Exchange) -> Reply:
     )
     items = await exchange.unless_gone(engine.tokenize(request))
     exchange.num_items, exchange.num_tokens = len(items), sum(item.num_used for item in items)
-    result = EncodeResult(items, exchange.num_tokens, embedding_space="")
+    result = EncodeResult(items, exchange.num_tokens)
     return Reply(await write(lambda: native_json(result, engine.manifest.name, "float"), result, "float"))

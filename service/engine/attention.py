@@ -61,18 +61,19 @@ def check_response_size(  # noqa: PLR0913 - each is a part of the size or of its
     num_tokens: int = 0,
     has_attention: bool = False,
     num_bytes: float | None = None,
+    param: str = "input",
 ) -> None:
     """Refuse an answer over the limit before it is computed. Raises RequestError saying what would shrink it.
 
     num_values: floats of every kind in the answer. bytes_per_value: what one costs in the format asked for.
     num_bytes: of all values, where they are not floats alone.
-    num_tokens: tokens told one by one; alone, they are the fault of `input`.
+    num_tokens: tokens told one by one. param: the name of the inputs, at fault where no values were asked for.
     """
     num_bytes = num_values * bytes_per_value if num_bytes is None else num_bytes
     estimate = round(num_bytes + num_tokens * BYTES_PER_TOKEN)
     if estimate <= limit:
         return
-    param, hints = "include" if num_values else "input", [*_FEWER_VALUES] if has_attention else []
+    param, hints = "include" if num_values else param, [*_FEWER_VALUES] if has_attention else []
     if num_values and bytes_per_value > _SAFETENSORS_BYTES_PER_VALUE:
         hints.insert(0, SAFETENSORS_HINT)
     raise RequestError(

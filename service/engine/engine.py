@@ -18,6 +18,7 @@ from service.engine.batch import Row, RowResult
 from service.engine.batcher import Batcher, Outcome
 from service.engine.proof import GraphProofs
 from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, TensorRequest, TensorResult
+from service.engine.tasks import told
 from service.engine.tensor_model import TensorModel
 from service.engine.text_model import Submit, TextModel
 from service.errors import BackendError, RequestError, ServiceError, StartupError
@@ -84,6 +85,8 @@ class Engine:
                 "bundle %s is float16, which is for GPUs: on the CPU it is right, and slower than float32",
                 bundle.manifest.name,
             )
+        if isinstance(bundle.manifest, TextManifest):
+            _log.info("bundle %s: %s", bundle.manifest.name, told(bundle.manifest))
         probes = load_probes(bundle.file(PROBES))
         engine = cls(bundle, settings, runner=runner, probes=probes, observer=observer)
         # On a GPU no graph waits for its first use: none may be found unfit while the service says that it is ready.

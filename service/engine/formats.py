@@ -15,12 +15,14 @@ import orjson
 from safetensors.numpy import save
 
 from service.engine.attention import BYTES_PER_TOKEN
+from service.engine.entities import BYTES_PER_ENTITY, Entity
 from service.engine.request import (
     AnswerFormat,
     EncodedItem,
     EncodeResult,
     Include,
     LayerAttention,
+    SparseVector,
     TensorItem,
     TensorResult,
     Token,
@@ -55,7 +57,7 @@ def native_json(result: EncodeResult | TensorResult, model: str, encoding_format
     """The reply of `/v1/encode`; what was not asked for is absent."""
     pack = _PACK[encoding_format]
     data = [{"index": index, **_item(item, pack)} for index, item in enumerate(_items(result))]
-    return _dump(_envelope(result, model, data))
+    return dump(_envelope(result, model, data))
 
 
 def openai_json(
@@ -69,13 +71,14 @@ def openai_json(
         fields = _fields(item, pack)
         wanted = fields if has_more else {"embedding": fields["embedding"]}
         data.append({"object": "embedding", "index": index, **wanted})
-    return _dump(_envelope(result, model, data))
+    return dump(_envelope(result, model, data))
 
 
 def native_safetensors(result: EncodeResult | TensorResult, model: str) -> bytes:
     """The reply of `/v1/encode` as one safetensors file.
 
-    For input I of texts: `I.embedding` [dim], `I.outputs` [seq, dim], `I.attention.LAYER` [heads, seq, seq], float32.
+    For input I of texts: `I.embedding` [dim], `I.classes` [labels] or [seq, labels], `I.sparse.indices` [n] int32 and
+    `I.sparse.values` [n], `I.outputs` [seq, dim], `I.attention.LAYER` [heads, seq, seq]; float32 but for indices.
     For row I of tensors: `I.outputs.NAME` in its own type, `I.attention.LAYER`, and for weights in a layout of their
     own `I.attention.LAYER.LAYOUT`.
     Metadata `response`: the JSON reply without those arrays.
@@ -85,7 +88,7 @@ def native_safetensors(result: EncodeResult | TensorResult, model: str) -> bytes
     for index, item in enumerate(_items(result)):
         tensors |= {f"{index}.{name}": _packed(values) for name, values in _tensors(item).items()}
         data.append({"index": index, **_item(item, None)})
-    return save(tensors, metadata={"response": _dump(_envelope(result, model, data)).decode()})
+    return save(tensors, metadata={"response": dump(_envelope(result, model, data)).decode()})
 
 
 def value_cost(answer_format: AnswerFormat, dtype: DType) -> float:
@@ -95,13 +98,28 @@ def value_cost(answer_format: AnswerFormat, dtype: DType) -> float:
     return np.dtype(dtype).itemsize * (_BASE64_CHARS_PER_BYTE if answer_format == "base64" else 1.0)
 
 
+def usage_of(result: EncodeResult | TensorResult) -> Json:
+    """What was run, in OpenAI's words."""
+    return {"prompt_tokens": result.num_tokens, "total_tokens": result.num_tokens}
+
+
+def rows_of(rows: list[Json]) -> list[Any]:
+    """The rows of a list for `dump`; of a long one each is written by itself."""
+    return rows if len(rows) <= _SLICE_ITEMS else [orjson.Fragment(dump(row)) for row in rows]
+
+
+def dump(content: Json) -> bytes:
+    """JSON, arrays and numbers of numpy included."""
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
 def num_bytes(result: EncodeResult | TensorResult, bytes_per_value: float) -> float:
     """About how large the reply will be, to choose where it is written."""
     size = 0.0
     for item in _items(result):
         size += sum(values.size for values in _tensors(item).values()) * bytes_per_value
         if isinstance(item, EncodedItem):
-            size += len(item.tokens or ()) * BYTES_PER_TOKEN
+            size += len(item.tokens or ()) * BYTES_PER_TOKEN + len(item.entities or ()) * BYTES_PER_ENTITY
     return size
 
 
@@ -110,9 +128,8 @@ def _items(result: EncodeResult | TensorResult) -> Sequence[EncodedItem | Tensor
 
 
 def _envelope(result: EncodeResult | TensorResult, model: str, data: list[Json]) -> Json:
-    usage = {"prompt_tokens": result.num_tokens, "total_tokens": result.num_tokens}
-    rows = data if len(data) <= _SLICE_ITEMS else [orjson.Fragment(_dump(row)) for row in data]
-    return {"object": "list", "model": model, "data": rows, "usage": usage}
+    labels = {"labels": result.labels} if isinstance(result, EncodeResult) and result.labels else {}
+    return {"object": "list", "model": model, **labels, "data": rows_of(data), "usage": usage_of(result)}
 
 
 def _item(item: EncodedItem | TensorItem, pack: Callable[[Array], Any] | None) -> Json:
@@ -137,10 +154,15 @@ def _fields(item: EncodedItem, pack: Callable[[Array], Any] | None) -> Json:
     if item.embedding is not None and pack is not None:
         fields["embedding"] = pack(item.embedding)
     fields |= {"num_tokens": item.num_tokens, "truncated": item.truncated}
-    if item.outputs is not None:
-        fields["outputs"] = {"shape": item.outputs.shape, "dtype": "float32"}
-        if pack is not None:
-            fields["outputs"]["data"] = pack(item.outputs)
+    for name, values in (("classes", item.classes), ("outputs", item.outputs)):
+        if values is not None:
+            fields[name] = {"shape": values.shape, "dtype": "float32"} | (
+                {} if pack is None else {"data": pack(values)}
+            )
+    if item.entities is not None:
+        fields["entities"] = [_entity(entity) for entity in item.entities]
+    if item.sparse is not None:
+        fields["sparse"] = _sparse(item.sparse, pack)
     if item.tokens is not None:
         fields["tokens"] = _token_list(item.tokens)
     if item.attention is not None:
@@ -166,6 +188,17 @@ def _token(token: Token) -> Json:
     return {"id": token.id, "text": token.text, "start": token.start, "end": token.end, "special": token.special}
 
 
+def _entity(entity: Entity) -> Json:
+    fields: Json = {"label": entity.label, "score": np.float32(entity.score)}
+    fields |= {"start": entity.start, "end": entity.end, "text": entity.text, "tokens": entity.tokens}
+    return fields if entity.sequence is None else fields | {"sequence": entity.sequence}
+
+
+def _sparse(vector: SparseVector, pack: Callable[[Array], Any] | None) -> Json:
+    arrays = {} if pack is None else {"indices": pack(vector.indices), "values": pack(vector.values)}
+    return arrays | {"tokens": vector.tokens}
+
+
 def _layer(layer: LayerAttention, pack: Callable[[Array], Any] | None) -> Json:
     layout = layer.layout
     fields: Json = {
@@ -182,7 +215,9 @@ def _layer(layer: LayerAttention, pack: Callable[[Array], Any] | None) -> Json:
 def _tensors(item: EncodedItem | TensorItem) -> Mapping[str, Array]:
     named: dict[str, Array | None] = {}
     if isinstance(item, EncodedItem):
-        named = {"embedding": item.embedding, "outputs": item.outputs}
+        named = {"embedding": item.embedding, "classes": item.classes, "outputs": item.outputs}
+        if item.sparse is not None:
+            named |= {"sparse.indices": item.sparse.indices, "sparse.values": item.sparse.values}
     else:
         named = {f"outputs.{name}": values for name, values in item.outputs.items()}
     named |= {_weights_name(layer): layer.weights for layer in item.attention or ()}
@@ -226,10 +261,6 @@ def _slices(values: Array) -> Iterator[bytes]:
 
 def _base64(values: Array) -> str:
     return b64encode(_packed(values).data).decode("ascii")
-
-
-def _dump(content: Json) -> bytes:
-    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 _PACK: dict[EncodingFormat, Callable[[Array], Any]] = {"float": _floats, "base64": _base64}

@@ -8,15 +8,14 @@ from typing import Literal, overload
 
 from service.engine.answers import Hold
 from service.engine.batch import Heads
-from service.engine.truncation import SPECIAL
+from service.engine.entities import Aggregation, Entity
+from service.engine.truncation import ABSENT, SPECIAL
 from service.manifest import DENSE, LayoutSpec
 from service.runners.base import Array
 from service.settings import Truncate
 
-ABSENT = -1  # in a column of offsets
-
 AnswerFormat = Literal["float", "base64", "safetensors"]
-Include = Literal["embedding", "tokens", "outputs", "attention"]
+Include = Literal["embedding", "classes", "entities", "sparse", "tokens", "outputs", "attention"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,13 @@ class AttentionChoice:
 class EncodeRequest:
     """A parsed request, the same for every dialect.
 
+    raw_scores: `classes` are logits. aggregation: of `entities`.
     param: the name that the dialect gives its inputs (`input`), used in error messages: `input[3]`.
     is_single: the only input did not come in a list, and is called `input`.
+    is_dense: the answer has one array of each kind: every text as long as the longest, sparse vectors with their zeros.
     bytes_per_value: what one float costs in the answer's format, for the size check (float JSON 12.5, base64 5.4,
-    binary 4). hold: takes memory for the answer before it is computed, or refuses.
+    binary 4). answer_bytes: of an answer that is no list of values. hold: takes memory for the answer before it is
+    computed, or refuses.
     """
 
     inputs: Sequence[Input]
@@ -64,10 +66,19 @@ class EncodeRequest:
     prompt_name: str | None = None
     add_special_tokens: bool = False
     embedding_space: str | None = None
+    raw_scores: bool = False
+    aggregation: Aggregation = "simple"
     param: str = "input"
     is_single: bool = False
+    is_dense: bool = False
     bytes_per_value: float = 12.5
+    answer_bytes: float | None = None
     hold: Hold | None = None
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether the places of tokens must be kept."""
+        return not self.include.isdisjoint(("tokens", "entities"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +153,32 @@ class LayerAttention:
     layout: LayoutSpec = DENSE
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseVector:
+    """The weights of a vocabulary that are not 0, by rising id.
+
+    indices: `[n]` int32. values: `[n]` float32. tokens: the tokenizer's own string of each.
+    """
+
+    indices: Array
+    values: Array
+    tokens: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedItem:
-    """The answer for one input. num_tokens: before truncation, special tokens included; num_used: after it."""
+    """The answer for one input. num_tokens: before truncation, special tokens included; num_used: after it.
+
+    classes: `[labels]` float32, of token classifiers `[seq, labels]`: scores, or logits where raw ones were asked for.
+    """
 
     num_tokens: int
     num_used: int
     truncated: bool
     embedding: Array | None = None
+    classes: Array | None = None
+    entities: tuple[Entity, ...] | None = None
+    sparse: SparseVector | None = None
     outputs: Array | None = None
     tokens: TokenList | None = None
     attention: tuple[LayerAttention, ...] | None = None
@@ -159,12 +188,13 @@ class EncodedItem:
 class EncodeResult:
     """The answer for a whole request, in the order of its inputs.
 
-    num_tokens: tokens that were run, all items together (what `usage` reports).
+    num_tokens: tokens that were run, all items together (what `usage` reports). labels: of `classes`, by index.
     """
 
     items: list[EncodedItem]
     num_tokens: int
-    embedding_space: str
+    embedding_space: str = ""
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

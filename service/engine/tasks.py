@@ -2,25 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from service.engine.request import Include
 from service.errors import RequestError
-from service.manifest import EmbeddingSpec, Task, TextManifest
+from service.manifest import EmbeddingSpec, HeadSpec, Task, TextManifest
 
-# What a caller can ask of a model of each task.
-_OFFERS: Mapping[Task, str] = {
-    "embedding": "embeddings of texts",
-    "sequence_classification": "classes of texts",
-    "token_classification": "classes of tokens",
-    "sparse": "sparse vectors of texts",
-    "late_interaction": "a vector for each token",
+_OF_ALL: tuple[Include, ...] = ("tokens", "outputs", "attention")
+_OF_TASK: Mapping[Task, tuple[Include, ...]] = {
+    "embedding": ("embedding", *_OF_ALL),
+    "sequence_classification": ("classes", *_OF_ALL),
+    "token_classification": ("entities", "classes", *_OF_ALL),
+    "sparse": ("sparse", *_OF_ALL),
+    "late_interaction": ("outputs", "tokens", "attention"),
 }
+_ROUTES: Mapping[Task, tuple[str, ...]] = {
+    "embedding": ("/v1/embeddings",),
+    "sequence_classification": ("/v1/classify",),
+}
+_WORDS: Mapping[Include, str] = {"embedding": "embeddings", "sparse": "sparse vectors"}
+
+
+def includes(manifest: TextManifest) -> tuple[Include, ...]:
+    """All that this model gives; the first is its task's own, what comes when nothing is asked for."""
+    return _OF_TASK[manifest.task]
+
+
+def routes(manifest: TextManifest) -> tuple[str, ...]:
+    """Where this model can be asked, `/v1/encode` last: that route is for every model."""
+    own = _ROUTES.get(manifest.task, ())
+    return (*own, *(["/v1/rerank"] if is_scorer(manifest) else []), "/v1/encode")
+
+
+def told(manifest: TextManifest) -> str:
+    """What the model is for and where that was found, for the log."""
+    text, embedding = manifest.text, manifest.embedding
+    pooling = "" if embedding is None else f", pooling {'+'.join(embedding.pooling)} ({embedding.pooling_source})"
+    return f"{manifest.task}{pooling}, {text.max_tokens} tokens ({text.max_tokens_source})"
+
+
+def is_scorer(manifest: TextManifest) -> bool:
+    """Whether it gives one number for a text or a pair, by which documents can be ranked."""
+    return manifest.task == "sequence_classification" and len(head_of(manifest).labels) == 1
+
+
+def check_includes(manifest: TextManifest, include: Collection[Include]) -> None:
+    """Raises RequestError for what the model's task does not give."""
+    for name in sorted(set(include) - set(includes(manifest))):
+        raise unsupported_task(manifest, _WORDS.get(name, name), param="include")
 
 
 def unsupported_task(manifest: TextManifest, asked: str, *, param: str) -> RequestError:
-    """The refusal of what this model's task does not give. asked: in words that end the sentence "gives no …"."""
+    """The refusal of what this model's task does not give, with what it does. asked: what it gives none of."""
+    *own, native = routes(manifest)
+    offer = f"{' or '.join(own)}, or {native}" if own else native
     return RequestError(
-        f"{param}: `{manifest.name}` gives no {asked}: its task is {manifest.task}, it gives {_OFFERS[manifest.task]}",
+        f"{param}: `{manifest.name}` is a model for {manifest.task} and gives no {asked}: ask {offer} "
+        f"with `include` of {', '.join(includes(manifest))}",
         param=param,
         code="unsupported_task",
     )
@@ -29,5 +67,12 @@ def unsupported_task(manifest: TextManifest, asked: str, *, param: str) -> Reque
 def embedding_of(manifest: TextManifest, *, param: str = "include") -> EmbeddingSpec:
     """The vector that the model gives. Raises RequestError when its task gives none."""
     if manifest.embedding is None:
-        raise unsupported_task(manifest, "embedding", param=param)
+        raise unsupported_task(manifest, "embeddings", param=param)
     return manifest.embedding
+
+
+def head_of(manifest: TextManifest, *, param: str = "include") -> HeadSpec:
+    """What the model's logits stand for. Raises RequestError when its task gives none."""
+    if manifest.head is None:
+        raise unsupported_task(manifest, "classes", param=param)
+    return manifest.head

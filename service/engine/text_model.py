@@ -7,16 +7,17 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 
 from service.bundle import Bundle
-from service.engine import attention
+from service.engine import attention, text_answers
 from service.engine.batch import Heads, Row, RowResult
 from service.engine.request import EncodedItem, EncodeRequest, EncodeResult
-from service.engine.tasks import embedding_of, unsupported_task
+from service.engine.sized import build_sized
+from service.engine.tasks import check_includes, head_of, unsupported_task
+from service.engine.text_answers import TextAnswers, graph_outputs
 from service.engine.texts import TextStage
 from service.engine.tokenizer import Encoding
-from service.engine.vectors import finish, vector_space
+from service.engine.vectors import vector_space
 from service.errors import RequestError, SpaceMismatchError
 from service.manifest import TASK_OUTPUTS, Role, TextManifest
-from service.runners.base import Array
 from service.settings import Settings
 
 Submit = Callable[[Sequence[Row]], Awaitable[list[RowResult]]]
@@ -31,27 +32,32 @@ class TextModel:
         self._settings = settings
         self._submit = submit
         self._texts = TextStage(bundle, settings)
+        self._answers = TextAnswers(bundle.manifest, self._texts)
 
     async def encode(self, request: EncodeRequest) -> EncodeResult:
         """Answer one request. Raises the errors of `service.errors`; all is checked before anything is queued.
 
         Nothing is run for a request that includes tokens alone. Cancelling drops what has not run.
         """
+        check_includes(self.manifest, request.include)
         space = self._check_space(request)
         role, outputs = self._graph_outputs(request)
         encodings = await self._texts.encode(request, request.truncate or self._settings.truncate)
-        self._check_size(request, encodings)
+        num_held = self._check_size(request, encodings)
         rows = [_row(encoding, role, outputs, request.attention.heads) for encoding in encodings]
         results = await self._submit(rows) if outputs else [{} for _ in rows]
-        items = [self._finish(request, *pair) for pair in zip(encodings, results, strict=True)]
+        items = await self._finish(request, encodings, results)
+        if "sparse" in request.include:
+            self._check_sparse(request, items, num_held)
         num_tokens = sum(len(encoding.ids) for encoding in encodings)
-        return EncodeResult(items, num_tokens, space)
+        labels = head_of(self.manifest).labels if "classes" in request.include else ()
+        return EncodeResult(items, num_tokens, space, labels)
 
     async def tokenize(self, request: EncodeRequest) -> list[EncodedItem]:
         """The tokens of each input, told in full at any length unless `truncate` says otherwise. Nothing is run."""
         encodings = await self._texts.encode(request, request.truncate)
         self._check_size(request, encodings)
-        return [self._finish(request, encoding, {}) for encoding in encodings]
+        return await self._finish(request, encodings, [{} for _ in encodings])
 
     @property
     def max_length(self) -> int:
@@ -68,11 +74,9 @@ class TextModel:
         self._texts.close()
 
     def _graph_outputs(self, request: EncodeRequest) -> tuple[Role, tuple[str, ...]]:
-        outputs = ["pooled"] if "embedding" in request.include else []
-        if "outputs" in request.include:
-            outputs.append("token_embeddings")
+        outputs = graph_outputs(self.manifest, request)
         if "attention" not in request.include:
-            return "encode", tuple(outputs)
+            return "encode", outputs
         graph = self.manifest.attention_graph
         if graph is None:
             raise RequestError(
@@ -84,44 +88,50 @@ class TextModel:
         attention.select_heads(request.attention, self.manifest.attention)  # refused here, before anything is tokenised
         return graph.role, (*outputs, *(f"attention.{layer}" for layer in layers))
 
-    def _check_size(self, request: EncodeRequest, encodings: Sequence[Encoding]) -> None:
+    def _check_size(self, request: EncodeRequest, encodings: Sequence[Encoding]) -> float:
+        """Refuse an answer that is too large, as far as can be told before it is computed. -> bytes that are held"""
         lengths = [len(encoding.ids) for encoding in encodings]
-        num_values = 0
-        if "embedding" in request.include:
-            num_values += len(lengths) * (request.dimensions or embedding_of(self.manifest).dim)
-        if "outputs" in request.include:
-            num_values += sum(lengths) * self.manifest.text.token_dim
-        if "attention" in request.include:
-            num_values += attention.num_values(request.attention, lengths, self.manifest.attention)
+        num_values = text_answers.num_values(self.manifest, request, lengths)
         num_tokens = sum(lengths) if "tokens" in request.include else 0
+        num_bytes = request.answer_bytes
+        if num_bytes is None:
+            num_bytes = num_values * request.bytes_per_value
+            num_bytes += text_answers.entity_bytes(self.manifest, request, lengths)
         attention.check_response_size(
-            num_values,
+            num_values if request.answer_bytes is None else 0,
             request.bytes_per_value,
             self._settings.max_response_bytes,
             num_tokens=num_tokens,
+            num_bytes=num_bytes,
             has_attention="attention" in request.include,
+            param=request.param,
         )
+        num_kept = 4 * num_values + text_answers.unsent_bytes(self.manifest, request, lengths)
+        num_held = num_kept + num_bytes + 2 * num_tokens * attention.BYTES_PER_TOKEN  # objects, and what is written
         if request.hold is not None:
-            # Once as arrays, once as written.
-            request.hold(num_values * (4 + request.bytes_per_value) + 2 * num_tokens * attention.BYTES_PER_TOKEN)
+            request.hold(num_held)
+        return num_held
 
-    def _finish(self, request: EncodeRequest, encoding: Encoding, result: RowResult) -> EncodedItem:
-        include = request.include
-        return EncodedItem(
-            num_tokens=encoding.num_tokens,
-            num_used=len(encoding.ids),
-            truncated=encoding.truncated,
-            embedding=self._vector(request, result["pooled"]) if "embedding" in include else None,
-            outputs=result["token_embeddings"] if "outputs" in include else None,
-            tokens=self._texts.tokens(encoding) if "tokens" in include else None,
-            attention=attention.name_layers(result, request.attention, self.manifest.attention)
-            if "attention" in include
-            else None,
+    async def _finish(
+        self, request: EncodeRequest, encodings: Sequence[Encoding], results: Sequence[RowResult]
+    ) -> list[EncodedItem]:
+        """The items; where the model gave much that few things are made of, they are made beside the event loop."""
+
+        def finish() -> list[EncodedItem]:
+            rows = zip(request.inputs, encodings, results, strict=True)
+            return [self._answers.item(request, *row) for row in rows]
+
+        lengths = [len(encoding.ids) for encoding in encodings]
+        return await build_sized(finish, text_answers.unsent_bytes(self.manifest, request, lengths))
+
+    def _check_sparse(self, request: EncodeRequest, items: Sequence[EncodedItem], num_held: float) -> None:
+        """Refuse sparse vectors that are too many, now that they are known."""
+        num_bytes = text_answers.sparse_bytes(items, request.bytes_per_value)
+        attention.check_response_size(
+            len(items), request.bytes_per_value, self._settings.max_response_bytes, num_bytes=num_bytes
         )
-
-    def _vector(self, request: EncodeRequest, pooled: Array) -> Array:
-        normalize = embedding_of(self.manifest).normalize if request.normalize is None else request.normalize
-        return finish(pooled, normalize, request.dimensions)
+        if request.hold is not None and num_bytes > num_held:
+            request.hold(num_bytes - num_held)
 
     def _check_space(self, request: EncodeRequest) -> str:
         """The space of the vectors, empty when none are asked for. Raises RequestError, SpaceMismatchError."""
@@ -139,15 +149,15 @@ class TextModel:
         return space
 
     def _no_space(self, request: EncodeRequest) -> str:
-        asked = ["include"] if "embedding" in request.include else []
-        fields = {
+        fields: dict[str, object] = {
             "dimensions": request.dimensions,
-            "normalize": request.normalize,
+            # Vectors of tokens are normalised where they are compared one by one.
+            "normalize": None if self.manifest.task == "late_interaction" else request.normalize,
             "embedding_space": request.embedding_space,
         }
-        asked += [name for name, value in fields.items() if value is not None]
-        if asked:
-            raise unsupported_task(self.manifest, "embedding", param=asked[0])
+        for name, value in fields.items():
+            if value is not None:
+                raise unsupported_task(self.manifest, "embeddings", param=name)
         return ""
 
 

@@ -12,6 +12,7 @@ from service.engine.request import EncodeRequest, Text, TokenList
 from service.engine.tokenizer import Encoding, TextTokenizer
 from service.errors import NotReadyError, RequestError
 from service.manifest import TOKENIZER, TextManifest
+from service.runners.base import Array
 from service.runners.cpus import usable_cpus
 from service.settings import Settings, Truncate
 
@@ -27,8 +28,10 @@ class TextStage:
             manifest.text,
             max_text_chars=settings.max_text_chars,
             token_ids=settings.token_ids,
+            special_tokens=settings.special_tokens,
         )
-        self._takes_pairs = int(manifest.encoder.get("num_token_types", 2)) > 1
+        num_types = int(manifest.encoder.get("num_token_types", 2))
+        self._takes_pairs = num_types == 0 or self._tokenizer.num_pair_types <= num_types
         self._max_response_bytes = settings.max_response_bytes
         self._threads = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="qkv-tokenizer")
 
@@ -40,7 +43,6 @@ class TextStage:
         """
         self._check(request)
         prompt = self._tokenizer.resolve_prompt(request.prompt_name)
-        has_tokens = "tokens" in request.include
 
         def encode(part: range) -> list[Encoding]:
             return self._tokenizer.encode(
@@ -49,7 +51,7 @@ class TextStage:
                 truncate=truncate,
                 prompt=prompt,
                 add_special_tokens=request.add_special_tokens,
-                with_tokens=has_tokens,
+                with_tokens=request.needs_tokens,
                 param=request.param,
                 is_single=request.is_single,
             )
@@ -60,7 +62,9 @@ class TextStage:
         encodings: list[Encoding] = []
         for part in self._tokenizer.parts(request.inputs):
             encodings += await self._in_thread(encode, part)
-            if has_tokens:  # with no limit on their length, the answer's own is what ends a list of long texts
+            if (
+                "tokens" in request.include
+            ):  # with no limit on their length, the answer's own is what ends a list of long texts
                 num_tokens = sum(len(encoding.ids) for encoding in encodings)
                 check_response_size(0, 0, self._max_response_bytes, num_tokens=num_tokens)
         return encodings
@@ -68,6 +72,10 @@ class TextStage:
     def tokens(self, encoding: Encoding) -> TokenList:
         """The tokens of an encoding whose request included them."""
         return self._tokenizer.tokens(encoding)
+
+    def words(self, ids: Array) -> tuple[str, ...]:
+        """The tokenizer's own string of each id, empty for one that it does not know. ids: `[n]`"""
+        return self._tokenizer.words(ids)
 
     def close(self) -> None:
         """Take no further parts."""
@@ -80,7 +88,9 @@ class TextStage:
             return
         if any(isinstance(item, Text) and item.pair is not None for item in request.inputs):
             raise RequestError(
-                "input: this model knows one kind of token and takes no pairs", param="input", code="unsupported"
+                f"{request.param}: this model knows one kind of token and takes no pairs",
+                param=request.param,
+                code="unsupported",
             )
 
     async def _in_thread(self, encode: Callable[[range], list[Encoding]], part: range) -> list[Encoding]:

@@ -15,9 +15,10 @@ from typing import Literal
 import numpy as np
 import tokenizers
 
-from service.engine.request import ABSENT, Input, Text, TokenList
-from service.engine.token_ids import Place, check_frame, check_range, find_frame
-from service.engine.truncation import SPECIAL, kept_positions
+from service.engine.request import Input, Text, TokenList
+from service.engine.token_ids import PROBES, Place, check_frame, check_range, find_frame
+from service.engine.tokenizer_file import load_tokenizer, read_special_as_text
+from service.engine.truncation import ABSENT, SPECIAL, kept_positions
 from service.errors import RequestError, StartupError
 from service.manifest import TextSpec
 from service.runners.base import Array
@@ -39,8 +40,9 @@ class Encoding:
 
     ids, type_ids: `[seq]` int64. num_tokens: before truncation, special tokens included.
     pooling_mask: `[seq]` int64, 0 = left out of the pooled vector; None = every token counts.
-    offsets: `[seq, 2]` int64, code points of the text as sent, -1 = none; only when tokens were asked for.
-    sequences: `[seq]` int64, 0 = the text, 1 = its pair, -1 = special; only when tokens were asked for.
+    Only when tokens were asked for: offsets: `[seq, 2]` int64, code points of the text as sent, -1 = none.
+    sequences: `[seq]` int64, 0 = the text, 1 = its pair, -1 = special. words: `[seq]` int64, the number of the word of
+    its text that a token is of, -1 = none; token ids have no words.
     """
 
     ids: Array
@@ -50,6 +52,7 @@ class Encoding:
     pooling_mask: Array | None = None
     offsets: Array | None = None
     sequences: Array | None = None
+    words: Array | None = None
 
     def at(self, positions: Array) -> Encoding:
         """The truncated encoding that has only these positions."""
@@ -65,6 +68,7 @@ class Encoding:
             pooling_mask=pick(self.pooling_mask),
             offsets=pick(self.offsets),
             sequences=pick(self.sequences),
+            words=pick(self.words),
         )
 
 
@@ -72,10 +76,21 @@ class TextTokenizer:
     """A bundle's tokenizer. Unchanged after construction; every method may be called from any thread."""
 
     def __init__(
-        self, path: Path, text: TextSpec, *, max_text_chars: int, token_ids: Literal["framed", "verbatim"]
+        self,
+        path: Path,
+        text: TextSpec,
+        *,
+        max_text_chars: int,
+        token_ids: Literal["framed", "verbatim"],
+        special_tokens: Literal["special", "text"] = "special",
     ) -> None:
-        """Load tokenizer.json. Raises StartupError when it cannot be read or does not go with the manifest."""
-        self._tokenizer = _load(path)
+        """Load tokenizer.json. Raises StartupError when it cannot be read or does not go with manifest and settings.
+
+        special_tokens: what their names in a text are read as.
+        """
+        self._tokenizer = load_tokenizer(path)
+        if special_tokens == "text":
+            read_special_as_text(self._tokenizer, text.prompts)
         self._text = text
         self._max_text_chars = max_text_chars
         self._takes_any_ids = token_ids == "verbatim"
@@ -156,6 +171,15 @@ class TextTokenizer:
             raise ValueError("the encoding was made without tokens")
         return TokenList(encoding.ids, encoding.offsets, encoding.sequences, self._tokenizer.id_to_token)
 
+    def words(self, ids: Array) -> tuple[str, ...]:
+        """The tokenizer's own string of each id, empty for one that it does not know. ids: `[n]`"""
+        return tuple(self._tokenizer.id_to_token(token_id) or "" for token_id in ids.tolist())
+
+    @property
+    def num_pair_types(self) -> int:
+        """How many kinds of tokens a pair has, by the template."""
+        return max(self._tokenizer.encode(*PROBES[:2]).type_ids, default=0) + 1
+
     def _check(self, item: Input, place: Place, *, is_framed_here: bool) -> None:
         if isinstance(item, Text):
             num_chars = max(len(item.text), len(item.pair or ""))
@@ -190,7 +214,9 @@ class TextTokenizer:
         )
         if with_tokens:
             numbers = sequences()
-            full = replace(full, offsets=_offsets_as_sent(found, numbers, len(prompt)), sequences=numbers)
+            words = np.array([ABSENT if number is None else number for number in found.word_ids], dtype=np.int64)
+            offsets = _offsets_as_sent(found, numbers, len(prompt))
+            full = replace(full, offsets=offsets, sequences=numbers, words=words)
         return full, sequences
 
     def _from_ids(self, ids: tuple[int, ...], *, with_tokens: bool) -> tuple[Encoding, Callable[[], Array]]:
@@ -235,16 +261,6 @@ class TextTokenizer:
     def _count_prompt(self, prompt: str) -> int:
         # As sentence-transformers counts: the prompt alone, leading special tokens included, one trailing one not.
         return len(self._tokenizer.encode_batch_fast([prompt])[0].ids) - min(1, len(self._frame.suffix))
-
-
-def _load(path: Path) -> tokenizers.Tokenizer:
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the binding raises nothing narrower
-        raise StartupError(f"{path}: cannot be read as a tokenizer: {error}") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
 
 
 def _cost(item: Input) -> int:

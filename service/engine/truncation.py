@@ -11,7 +11,8 @@ import numpy as np
 
 from service.runners.base import Array
 
-SPECIAL = -1
+SPECIAL = -1  # in a column of sequences
+ABSENT = -1  # in a column of offsets
 
 
 def kept_positions(sequences: Array, limit: int, side: Literal["left", "right"]) -> Array | None:

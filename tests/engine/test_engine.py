@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, processors
 
 from service.bundle import Bundle
 from service.engine.engine import Engine
 from service.engine.request import AttentionChoice, EncodeRequest, Text, TokenIds
 from service.engine.vectors import vector_space
 from service.errors import BackendError, NotReadyError, RequestError, SpaceMismatchError
+from service.manifest import TOKENIZER
 from service.parity.probes import Probes, make_probes
 from service.runners.base import Array, FakeRunner
 from service.settings import Settings
@@ -280,6 +282,31 @@ async def test_a_model_with_one_kind_of_token_takes_no_pairs(tmp_path: Path) -> 
         await engine.encode(EncodeRequest([Text("the cat"), Text("the cat", "the dog")]))
     assert error.value.code == "unsupported"
     assert (await engine.encode(texts("the cat"))).num_tokens == 4
+    await engine.close(1)
+
+
+@pytest.mark.parametrize("num_token_types", [0, 2])
+async def test_pairs_are_taken_where_their_kinds_of_token_are_known_or_of_no_account(
+    tmp_path: Path, num_token_types: int
+) -> None:
+    bundle = fake_bundle(tmp_path)
+    encoder = bundle.manifest.encoder | {"num_token_types": num_token_types}
+    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"encoder": encoder}))
+    engine = Engine(bundle, Settings(), runner=FakeRunner())
+    assert (await engine.encode(EncodeRequest([Text("the cat", "the dog")]))).num_tokens == 7
+    await engine.close(1)
+
+
+async def test_pairs_are_taken_where_the_template_gives_them_one_kind_of_token(tmp_path: Path) -> None:
+    """As RoBERTa's does."""
+    bundle = fake_bundle(tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / TOKENIZER))
+    tokenizer.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.save(str(tmp_path / TOKENIZER))
+    encoder = bundle.manifest.encoder | {"num_token_types": 1}
+    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"encoder": encoder}))
+    engine = Engine(bundle, Settings(), runner=FakeRunner())
+    assert (await engine.encode(EncodeRequest([Text("the cat", "the dog")]))).num_tokens == 8
     await engine.close(1)
 
 

@@ -13,8 +13,8 @@ from safetensors import safe_open
 from safetensors.numpy import load
 
 from service.engine.formats import EncodingFormat, native_json, native_safetensors, num_bytes, openai_json
-from service.engine.request import ABSENT, EncodedItem, EncodeResult, LayerAttention, Token, TokenList
-from service.engine.truncation import SPECIAL
+from service.engine.request import EncodedItem, EncodeResult, LayerAttention, Token, TokenList
+from service.engine.truncation import ABSENT, SPECIAL
 from service.engine.vectors import finish
 
 RNG = np.random.default_rng(0)

@@ -14,11 +14,11 @@ import pytest
 from service.app import App, Open, create_app
 from service.bundle import Bundle
 from service.engine.engine import Engine
-from service.manifest import Manifest
+from service.manifest import HeadSpec, Manifest, Task
 from service.runners.base import FakeRunner
 from service.settings import Settings
 from service.state import Service
-from tests.fixtures.fakes import fake_bundle
+from tests.fixtures.fakes import fake_bundle, fake_runner
 from tests.http.process import Process, Start
 
 OpenClient = Callable[..., Awaitable[httpx2.AsyncClient]]
@@ -50,15 +50,20 @@ async def wait_ready(client: httpx2.AsyncClient) -> None:
 
 @pytest.fixture
 async def open_client(tmp_path: Path) -> AsyncIterator[OpenClient]:
-    """`await open_client(runner=…, max_items=…)`: a client of an app of its own, ready unless `prepare` blocks."""
+    """`await open_client(runner=…, task=…, max_items=…)`: of an app of its own, ready unless `prepare` blocks."""
     async with AsyncExitStack() as stack:
 
         async def open_one(
-            runner: FakeRunner | None = None, prepare: Callable[[], Bundle[Manifest]] | None = None, **settings: Any
+            runner: FakeRunner | None = None,
+            prepare: Callable[[], Bundle[Manifest]] | None = None,
+            task: Task = "embedding",
+            head: HeadSpec | None = None,
+            **settings: Any,
         ) -> httpx2.AsyncClient:
             options = Settings(**settings)
-            bundle = fake_bundle(tmp_path, prompts={"query": "the "})
-            app = create_app(options, prepare or (lambda: bundle), open_engine=fake_open(runner or FakeRunner()))
+            bundle = fake_bundle(tmp_path, prompts={"query": "the "}, task=task, head=head)
+            runner = runner or fake_runner(bundle.manifest)
+            app = create_app(options, prepare or (lambda: bundle), open_engine=fake_open(runner))
             await stack.enter_async_context(app.router.lifespan_context(app))
             transport = httpx2.ASGITransport(app=app)
             client = httpx2.AsyncClient(transport=transport, base_url="http://test")
