@@ -15,10 +15,11 @@ from export.atomic import check_target
 from export.errors import ExportError
 from export.modules.tensors import TensorOptions, export_tensors
 from export.origin import Origin, read_origin
-from export.prove import Progress, ProofRequest
+from export.progress import Progress
+from export.prove import ProofRequest
 from export.seal import Exported, Target
 from export.texts.directory import export_texts
-from export.texts.read.source import check_name
+from export.texts.read.locate import check_name
 from service.manifest import Precision, Task
 
 _NO_OPTIONS = TensorOptions()

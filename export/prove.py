@@ -17,6 +17,7 @@ from typing import Literal
 
 from export.checkpoint import StoredTensor
 from export.errors import ExportError
+from export.progress import Progress
 from export.texts.scramble import scramble_bundle
 from service.bundle import Bundle, sha256_file
 from service.errors import StartupError
@@ -28,7 +29,6 @@ from service.runners.base import Array, Runner, RunnerInfo
 from service.runners.ort import OrtRunner
 
 GOLDENS = Path(__file__).parent / "goldens"
-Progress = Callable[[str, int, int], None]
 
 # What a runner that is compared with itself cannot show.
 _NEEDS_REFERENCE = frozenset(

@@ -40,10 +40,6 @@ class Exported:
     warnings: tuple[str, ...]
 
 
-def quiet(_title: str, _done: int, _total: int) -> None:
-    """No progress was asked for."""
-
-
 def write_proof(work: Path, draft: M, proved: Proved) -> M:
     """Complete and seal a bundle whose other files are there. -> its manifest
 

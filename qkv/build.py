@@ -46,9 +46,9 @@ def build(source: str, options: BuildOptions) -> None:
     from export.bundle import export_model
     from export.modules.tensors import TensorOptions
     from export.origin import read_origin
-    from export.texts.read.source import locate
+    from export.texts.read.locate import name_of
 
-    out = options.out or Path("bundles") / (options.name or read_origin(source).name or locate(source).name)
+    out = options.out or Path("bundles") / (options.name or read_origin(source).name or name_of(source))
     errors = console(is_stderr=True)
     with stages(errors) as progress:
         exported = export_model(

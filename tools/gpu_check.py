@@ -27,7 +27,8 @@ from rich.text import Text
 
 from bench.gpu import PEER, Compute, Device, Inputs, Shape, Speed, Timing, measure, open_peer, used_bytes
 from export.bundle import export_model
-from export.texts.read.source import locate
+from export.progress import quiet
+from export.texts.read.locate import locate, name_of
 from qkv.report import console, gate_table, stages
 from service.bundle import Bundle, open_text_bundle
 from service.errors import StartupError
@@ -92,7 +93,7 @@ def check(plan: Plan) -> Findings:
     if plan.device == "cuda" and not torch.cuda.is_available():
         findings.notes.append("PyTorch here has no CUDA: nothing to compare the speed with")
     else:
-        directory = locate(plan.source).path
+        directory = locate(plan.source, quiet).path
         contenders[PEER] = _enter(findings, plan, largest, PEER, lambda: open_peer(directory, plan.device))
     for batch, seq in product(plan.batches, plan.lengths) if contenders else ():
         findings.speeds.append(measure(contenders, Shape(batch, seq), plan.timing, vocab_size=vocab_size))
@@ -132,7 +133,7 @@ def make_bundle(plan: Plan, precision: Precision) -> Bundle[TextManifest]:
     try:
         return open_text_bundle(path)
     except StartupError:
-        name = locate(plan.source).name
+        name = name_of(plan.source)
         with stages(console(is_stderr=True)) as progress:
             export_model(plan.source, path, name=name, precision=precision, force=path.exists(), progress=progress)
     return open_text_bundle(path)

@@ -30,8 +30,9 @@ from export.modules.ready import open_ready
 from export.modules.signature import Signature, heads_of
 from export.modules.storage import large_tensors, place_weights, save_graph, write_tensors
 from export.origin import Origin
-from export.prove import Progress, opened, prove_tensors
-from export.seal import UNPROVED, Exported, Target, created_by, quiet, write_proof
+from export.progress import Progress, quiet
+from export.prove import opened, prove_tensors
+from export.seal import UNPROVED, Exported, Target, created_by, write_proof
 from service.bundle import Bundle
 from service.manifest import (
     SCHEMA_VERSION,

@@ -17,14 +17,15 @@ import onnx
 
 from export.atomic import new_directory
 from export.errors import ExportError
+from export.progress import quiet
 from export.prove import ProofRequest, prove
-from export.seal import UNPROVED, Exported, Target, created_by, quiet, write_proof
+from export.seal import UNPROVED, Exported, Target, created_by, write_proof
 from export.texts.graphs.build import build_graph
 from export.texts.graphs.kind import GraphKind
 from export.texts.graphs.spec import graph_spec
 from export.texts.precision import write_half
+from export.texts.read.locate import Location, check_name, check_pin, locate, name_of
 from export.texts.read.model import Model, read_model
-from export.texts.read.source import check_name, check_pin, locate
 from service.bundle import Bundle, sha256_file
 from service.engine.tokenizer import TextTokenizer
 from service.errors import StartupError
@@ -51,21 +52,21 @@ def export_texts(source: str, target: Target, request: ProofRequest, task: Task 
     task: what it is to be used for; None = what the directory says.
     Raises ExportError with every fault found; then nothing was written.
     """
-    location = locate(source)
-    name = target.name or location.name
-    check_name(name)
     tell = request.progress or quiet
+    name = target.name or name_of(source)
+    check_name(name)
+    location = locate(source, tell)
     tell(f"reading {location.path}", 0, 0)
     model = read_model(location.path, task)
     check_pin(name, model.weights_sha256)
     with new_directory(target.path, force=target.force) as work:
         tell("building the graphs", 0, 0)
-        manifest = _write_model(work, model, _draft(name, model, target.precision))
+        manifest = _write_model(work, model, _draft(name, location, model, target.precision))
         _open_tokenizer(work, manifest)
         with TemporaryDirectory(dir=work) as scratch:
             proved = prove(Bundle(work, manifest), model.checkpoint.tensors, request, scratch=Path(scratch))
         manifest = write_proof(work, manifest, proved)
-    return Exported(target.path, manifest, proved.report, model.warnings)
+    return Exported(target.path, manifest, proved.report, location.warnings + model.warnings)
 
 
 def _write_model(work: Path, model: Model, draft: TextManifest) -> TextManifest:
@@ -94,14 +95,14 @@ def _open_tokenizer(work: Path, manifest: TextManifest) -> None:
         raise ExportError(f"the bundle's tokenizer cannot be served: {error}") from None
 
 
-def _draft(name: str, model: Model, precision: Precision) -> TextManifest:
+def _draft(name: str, location: Location, model: Model, precision: Precision) -> TextManifest:
     config, pooling, prompts = model.config, model.pooling, model.prompts
     return TextManifest(
         schema_version=SCHEMA_VERSION,
         name=name,
         family=config.family,
         encoder=config.to_dict(),
-        source=dict(sorted(model.sha256.items())),
+        source=dict(sorted({**location.recorded, **model.sha256}.items())),
         created_by=created_by(),
         num_parameters=model.checkpoint.num_parameters,
         proof=UNPROVED,

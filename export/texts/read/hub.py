@@ -1,0 +1,160 @@
+"""Models of the Hugging Face Hub: `ORG/NAME[@revision]` becomes a snapshot of the files that are needed.
+
+Through `huggingface_hub`, whose cache, token, endpoint and offline mode hold here as everywhere: HF_HOME, HF_TOKEN,
+HF_ENDPOINT, HF_HUB_OFFLINE.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import constants, errors, get_cached_repo_tree, resolve_revision, snapshot_download
+from huggingface_hub.utils.tqdm import tqdm
+
+from export.errors import ExportError
+from export.progress import Progress
+
+_MODULES = "modules.json"
+_ID = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w.+-]*(?:/[\w.+-]+)*))?", re.ASCII)
+# What is read of a model, in its own folder and in those of its modules.
+_SETTINGS = (
+    "config.json", _MODULES, "config_sentence_transformers.json", "sentence_*_config.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.*", "merges.txt", "*.model",
+)  # fmt: skip
+# The first of these that a folder has, with its shards, is all that is needed of its weights.
+_WEIGHTS = (
+    ("model.safetensors",),
+    ("model.safetensors.index.json", "model-*.safetensors"),
+    ("pytorch_model.bin",),
+    ("pytorch_model.bin.index.json", "pytorch_model-*.bin"),
+)
+_MAX_SHOWN_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class HubId:
+    """repo: `ORG/NAME`. revision: a branch, a tag or a commit; None = the newest of the main branch."""
+
+    repo: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """path: the directory in the hub's cache. commit: what the revision means. is_known: the hub told its files."""
+
+    path: Path
+    commit: str
+    is_known: bool
+
+
+def read_hub_id(source: str) -> HubId | None:
+    """The model that a source names; None when it has not the form of one."""
+    match = _ID.fullmatch(source)
+    return None if match is None else HubId(match["repo"], match["revision"])
+
+
+def fetch(hub_id: HubId, tell: Progress) -> Snapshot:
+    """Download what is needed and not in the cache yet. Raises ExportError in one line.
+
+    tell: called with (what is done, bytes, bytes in all; 0 = not known).
+    """
+    title = f"fetching {hub_id.repo} from {constants.ENDPOINT}"
+    tell(title, 0, 0)
+    try:
+        revision = resolve_revision(hub_id.repo, revision=hub_id.revision)
+        first = Path(snapshot_download(hub_id.repo, revision=revision, allow_patterns=[_MODULES], tqdm_class=_Silent))
+        try:
+            tree = get_cached_repo_tree(hub_id.repo, revision=revision)
+        except errors.CachedRepoTreeNotFoundError:  # no network, and a cache that another client filled
+            return Snapshot(first, revision.resolved, is_known=False)
+        names = needed_files([file.path for file in tree], read_folders(first / _MODULES))
+        path = snapshot_download(
+            hub_id.repo,
+            revision=revision,
+            allow_patterns=[glob.escape(name) for name in names],
+            tqdm_class=_bar(lambda done, total: tell(title, done, total)),
+        )
+    except Exception as error:  # the client's own errors, those of its HTTP library, and those of the disk
+        raise ExportError(_explain(error, hub_id)) from None
+    return Snapshot(Path(path), revision.resolved, is_known=True)
+
+
+def needed_files(files: Iterable[str], folders: Sequence[str]) -> list[str]:
+    """Which files of a repository a bundle is made from. folders: of the modules, "" or "name/"."""
+    found: list[str] = []
+    by_folder: dict[str, list[str]] = {}
+    for file in files:
+        folder, slash, name = file.rpartition("/")
+        by_folder.setdefault(folder + slash, []).append(name)
+    for folder in dict.fromkeys(["", *folders]):
+        names = by_folder.get(folder, [])
+        wanted = (*_SETTINGS, *next((form for form in _WEIGHTS if form[0] in names), ()))
+        found += [folder + name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)]
+    return sorted(found)
+
+
+def read_folders(modules: Path) -> list[str]:
+    """The folders that a modules.json names, as far as it can be read; what is wrong with it is told elsewhere."""
+    try:
+        entries = json.loads(modules.read_bytes())
+        return [f"{entry['path']}/" if entry["path"] else "" for entry in entries]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return []
+
+
+class _Silent(tqdm):
+    """A bar that nobody sees."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options | {"disable": True})  # type: ignore[no-untyped-call]
+
+
+def _bar(tell: Callable[[int, int], None]) -> type[_Silent]:
+    """What huggingface_hub counts with: tells of the bytes that are there, and of those in all."""
+
+    class Told(_Silent):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.is_of_bytes = options.get("unit") == "B"
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self.n += n or 0
+            if self.is_of_bytes and self.total:
+                tell(int(self.n), int(self.total))
+            return None
+
+    return Told
+
+
+def _explain(error: Exception, hub_id: HubId) -> str:
+    """What went wrong, and what helps, in one line."""
+    repo, hub = hub_id.repo, constants.ENDPOINT
+    cache = f"the cache ({constants.HF_HUB_CACHE})"
+    text = str(error.__cause__ or error).strip().partition("\n")[0][:_MAX_SHOWN_CHARS]
+    match error:
+        case errors.HFValidationError():
+            return f"{repo}: no such directory, and not a name that a model of the hub can have"
+        case errors.GatedRepoError():
+            return f"{repo}: ask for access at {hub}/{repo}, then give a token of that account: HF_TOKEN"
+        case errors.RepositoryNotFoundError():
+            return f"{repo}: no such directory, and {hub} has no such model, or it is private: HF_TOKEN gives a token"
+        case errors.RevisionNotFoundError():
+            return f"{repo}: {hub} has no revision {hub_id.revision!r} of it"
+        case errors.RevisionResolutionError() | errors.LocalEntryNotFoundError() if constants.is_offline_mode():
+            return f"{repo}: no such directory, and not whole in {cache}; HF_HUB_OFFLINE keeps the hub from being asked"
+        case errors.RevisionResolutionError() | errors.LocalEntryNotFoundError():
+            return f"{repo}: no such directory, not whole in {cache}, and {hub} cannot be reached: {text}"
+        case errors.HfHubHTTPError():
+            return f"{repo}: {hub} answered {error.response.status_code}"
+        case OSError() if error.filename:
+            return f"{error.filename}: {error.strerror}: HF_HOME names another place for downloads"
+    return f"{repo}: {hub}: {type(error).__name__}: {text}"
