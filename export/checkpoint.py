@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import reprlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -26,14 +27,21 @@ _ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E5M2": 1, "F8_E4M3": 1,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip
+# What weights may be stored in: the numbers of numpy and the half that keeps float32's range.
+FLOATS = ("F32", "F16", "BF16", "F64")
 _MAX_SHOWN_CHARS = 80
 _LFS_STUB = b"version https://git-lfs"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor inside a file. dtype: as the header writes it. offset: from the start of the file, in bytes."""
+    """One tensor inside a file.
 
+    file: its name, relative to the directory that is read or written. dtype: as a safetensors header writes it. offset:
+    from the start of the file, in bytes.
+    """
+
+    file: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
@@ -42,12 +50,14 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The parameters of an encoder and its head in a file.
+    """The parameters of an encoder and its head among published tensors.
 
-    tensors: canonical name → where it lies. unmatched: tensors of the file that nothing uses.
+    tensors: canonical name → where it lies. names: canonical name → the published tensor that it is, or is a part of.
+    unmatched: published tensors that nothing uses.
     """
 
     tensors: Mapping[str, StoredTensor]
+    names: Mapping[str, str]
     unmatched: tuple[str, ...]
 
     @property
@@ -61,38 +71,50 @@ def is_lfs_stub(head: bytes) -> bool:
     return head.startswith(_LFS_STUB)
 
 
-def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Every tensor of a safetensors file by name. Raises ExportError naming the file and what is broken in it."""
+def read_header(path: Path, name: str = "") -> dict[str, StoredTensor]:
+    """Every tensor of a safetensors file by name. Raises ExportError naming the file and what is broken in it.
+
+    name: what the file is called, relative to its model directory; else its own name.
+    """
+    name = name or path.name
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(_LENGTH_BYTES)
         if is_lfs_stub(head + file.read(len(_LFS_STUB))):
-            raise ExportError(f"{path.name}: a Git LFS pointer, not weights: run `git lfs pull` in {path.parent}")
+            raise ExportError(f"{name}: a Git LFS pointer, not weights: run `git lfs pull` in {path.parent}")
         length = int.from_bytes(head, "little")
         if len(head) < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, _MAX_HEADER_BYTES):
-            raise ExportError(f"{path.name}: header length {length}, file size {size}: truncated, or not safetensors")
+            raise ExportError(f"{name}: header length {length}, file size {size}: truncated, or not safetensors")
         file.seek(_LENGTH_BYTES)
-        header = _parse_json(path, file.read(length))
+        header = _parse_json(name, file.read(length))
     header.pop("__metadata__", None)
     start = _LENGTH_BYTES + length
-    tensors = {name: _read_entry(path, name, entry, start) for name, entry in header.items()}
-    _check_layout(path, tensors, start, size)
+    tensors = {key: _read_entry(name, key, entry, start) for key, entry in header.items()}
+    _check_layout(name, tensors, start, size)
     return tensors
 
 
-def _parse_json(path: Path, content: bytes) -> dict[str, Any]:
+def _parse_json(file: str, content: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(content.decode())
+        header = json.loads(content.decode(), object_pairs_hook=_unique)
     except ValueError as error:
-        raise ExportError(f"{path.name}: the header is not JSON: {error}") from None
+        raise ExportError(f"{file}: the header is not JSON: {error}") from None
     except RecursionError:
-        raise ExportError(f"{path.name}: the header is nested too deeply to be read") from None
+        raise ExportError(f"{file}: the header is nested too deeply to be read") from None
     if not isinstance(header, dict):
-        raise ExportError(f"{path.name}: the header is a {type(header).__name__}, not an object")
+        raise ExportError(f"{file}: the header is a {type(header).__name__}, not an object")
     return header
 
 
-def _read_entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"{twice[:_MAX_SHOWN_CHARS]!r} is there twice")
+    return found
+
+
+def _read_entry(file: str, name: str, entry: Any, start: int) -> StoredTensor:
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         item_bytes = _ITEM_BYTES[dtype]
@@ -102,33 +124,35 @@ def _read_entry(path: Path, name: str, entry: Any, start: int) -> StoredTensor:
     except (KeyError, TypeError, ValueError):
         is_right = False
     if not is_right:
-        raise ExportError(f"{path.name}: header entry {name[:_MAX_SHOWN_CHARS]!r} is wrong: {reprlib.repr(entry)}")
-    return StoredTensor(dtype, tuple(shape), start + begin, end - begin)
+        raise ExportError(f"{file}: header entry {name[:_MAX_SHOWN_CHARS]!r} is wrong: {reprlib.repr(entry)}")
+    return StoredTensor(file, dtype, tuple(shape), start + begin, end - begin)
 
 
-def _check_layout(path: Path, tensors: Mapping[str, StoredTensor], start: int, size: int) -> None:
+def _check_layout(file: str, tensors: Mapping[str, StoredTensor], start: int, size: int) -> None:
     """As the format has it: the tensors lie one after the other, from the header to the end of the file."""
     end, last = start, "the header"
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].num_bytes)):
         if tensor.offset != end:
             relation = "overlaps" if tensor.offset < end else "does not follow"
             raise ExportError(
-                f"{path.name}: {name}: data_offsets: begins at {tensor.offset - start} and {relation} {last}, "
+                f"{file}: {name}: data_offsets: begins at {tensor.offset - start} and {relation} {last}, "
                 f"which ends at {end - start}"
             )
         end, last = tensor.offset + tensor.num_bytes, name
     if end != size:
-        raise ExportError(
-            f"{path.name}: the header describes {end} bytes, the file has {size}: truncated, or not whole"
-        )
+        raise ExportError(f"{file}: the header describes {end} bytes, the file has {size}: truncated, or not whole")
 
 
 def match_checkpoint(
-    family: Family, config: EncoderConfig, stored: Mapping[str, StoredTensor], head: HeadConfig | None = None
+    family: Family,
+    config: EncoderConfig,
+    stored: Mapping[str, StoredTensor],
+    head: HeadConfig | None = None,
+    file: str = "model.safetensors",
 ) -> Checkpoint:
-    """Find every parameter of an encoder and its head in a file.
+    """Find every parameter of an encoder and its head among published tensors.
 
-    Raises ExportError with all that are missing or do not fit.
+    file: what lists them. Raises ExportError with all that are missing or do not fit.
     """
     try:
         prefix = family.find_prefix(stored)
@@ -139,7 +163,7 @@ def match_checkpoint(
     if (count := family.count_layers(stored, prefix)) < getattr(config, field):
         missing = prefix + family.layer_prefix.format(i=count)
         raise ExportError(
-            f"config.json: {family.config_names[field]}: the {count} {what} in model.safetensors are needed, "
+            f"config.json: {family.config_names[field]}: the {count} {what} in {file} are needed, "
             f"got {getattr(config, field)}: {missing}… is missing"
         )
     names: dict[str, tuple[str, ...]] = {ours: (prefix + theirs,) for ours, theirs in family.parameters(config).items()}
@@ -147,25 +171,25 @@ def match_checkpoint(
     if head is not None:
         names |= family.heads[head.name].parameters(head, prefix)
         shapes |= head.parameter_shapes(config.dim)
-    tensors, used, faults = {}, set(), []
+    tensors, used, faults = {}, {}, []
     for ours, theirs in names.items():
         name = find_any(theirs, stored)
         if name is None:
-            faults.append(f"model.safetensors: {' or '.join(theirs)} ({ours}): missing")
+            faults.append(f"{file}: {' or '.join(theirs)} ({ours}): missing")
             continue
-        used.add(name)
-        tensors[ours] = stored[name]
+        tensors[ours], used[ours] = stored[name], name
         faults += _tensor_faults(name, stored[name], shapes[ours])
     if faults:
         raise ExportError("the weights do not fit config.json", faults)
     unused = tuple(prefix + part for part in family.unused) + family.unused
-    return Checkpoint(tensors, tuple(sorted(name for name in set(stored) - used if not name.startswith(unused))))
+    left = sorted(set(stored) - set(used.values()))
+    return Checkpoint(tensors, used, tuple(name for name in left if not name.startswith(unused)))
 
 
 def _tensor_faults(name: str, tensor: StoredTensor, shape: tuple[int, ...]) -> list[str]:
     faults = []
     if tensor.shape != shape:
-        faults.append(f"model.safetensors: {name}: shape {list(tensor.shape)}, config.json asks for {list(shape)}")
-    if tensor.dtype != "F32":
-        faults.append(f"model.safetensors: {name}: dtype {tensor.dtype}, only F32 is supported")
+        faults.append(f"{tensor.file}: {name}: shape {list(tensor.shape)}, config.json asks for {list(shape)}")
+    if tensor.dtype not in FLOATS:
+        faults.append(f"{tensor.file}: {name}: dtype {tensor.dtype}, one of {', '.join(FLOATS)} is needed")
     return faults

@@ -1,4 +1,4 @@
-"""A graph under construction: names are chosen here, nodes are appended in order, weights stay in their own file.
+"""A graph under construction: names are chosen here, nodes are appended in order, weights stay in files of their own.
 
 Knows ONNX, and no model: `build` says what is computed.
 """
@@ -26,16 +26,13 @@ AXES_2D = ("batch", "seq")
 class GraphBuilder:
     """Collects the nodes, weights and outputs of one graph; the same calls give the same bytes.
 
-    weights_file: where the external data lies, relative to the graph.
+    weights: canonical name → where the tensor lies, in files beside the graph.
     """
 
-    def __init__(
-        self, name: str, weights: Mapping[str, StoredTensor], *, weights_file: str, opset: int = OPSET
-    ) -> None:
+    def __init__(self, name: str, weights: Mapping[str, StoredTensor], *, opset: int = OPSET) -> None:
         self._name = name
         self._opset = opset
         self._weights = weights
-        self._weights_file = weights_file
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
@@ -51,9 +48,9 @@ class GraphBuilder:
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(axes)))
 
     def weight(self, name: str) -> str:
-        """A stored tensor by its canonical name: a reference into the weights file, never a copy."""
+        """A stored tensor by its canonical name: a reference into its file, never a copy."""
         if name not in self._initializers:
-            self._initializers[name] = _external(name, self._weights[name], self._weights_file)
+            self._initializers[name] = _external(name, self._weights[name])
         return name
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
@@ -86,9 +83,9 @@ class GraphBuilder:
         return model
 
 
-def _external(name: str, stored: StoredTensor, location: str) -> onnx.TensorProto:
+def _external(name: str, stored: StoredTensor) -> onnx.TensorProto:
     tensor = onnx.TensorProto(name=name, data_type=_STORED_TYPES[stored.dtype], dims=stored.shape)
     tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", stored.offset), ("length", stored.num_bytes)):
+    for key, value in (("location", stored.file), ("offset", stored.offset), ("length", stored.num_bytes)):
         tensor.external_data.add(key=key, value=str(value))
     return tensor

@@ -42,7 +42,7 @@ def place_weights(model: ModelProto, folder: Path) -> tuple[str, ...]:
         key = _key(tensor.data_type, values.tobytes())
         is_small = values.nbytes < _INSIDE_BYTES
         if key in stored and not (is_small and (values.ndim == 0 or values.dtype.kind != "f")):
-            _point(tensor, WEIGHTS, stored[key])
+            _point(tensor, stored[key])
         elif not is_small and tensor.data_type in _STORED:
             made.setdefault(key, (tensor.name, values))
             left.append((tensor, key))
@@ -51,7 +51,7 @@ def place_weights(model: ModelProto, folder: Path) -> tuple[str, ...]:
     write_tensors(folder / DERIVED, dict(made.values()))
     places = read_header(folder / DERIVED)
     for tensor, key in left:
-        _point(tensor, DERIVED, places[made[key][0]])
+        _point(tensor, places[made[key][0]])
     return (WEIGHTS, DERIVED)
 
 
@@ -101,11 +101,11 @@ def _key(data_type: int, content: bytes) -> str:
     return f"{data_type} {hashlib.sha256(content).hexdigest()}"
 
 
-def _point(tensor: TensorProto, location: str, stored: StoredTensor) -> None:
+def _point(tensor: TensorProto, stored: StoredTensor) -> None:
     name, data_type, dims = tensor.name, tensor.data_type, list(tensor.dims)
     tensor.Clear()
     tensor.name, tensor.data_type = name, data_type
     tensor.dims.extend(dims)
     tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", stored.offset), ("length", stored.num_bytes)):
+    for key, value in (("location", stored.file), ("offset", stored.offset), ("length", stored.num_bytes)):
         tensor.external_data.add(key=key, value=str(value))

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import onnx
 
 from export.atomic import new_directory
+from export.checkpoint import StoredTensor
 from export.errors import ExportError
 from export.progress import quiet
 from export.prove import ProofRequest, prove
@@ -23,10 +24,11 @@ from export.seal import UNPROVED, Exported, Target, created_by, write_proof
 from export.texts.graphs.build import build_graph
 from export.texts.graphs.kind import GraphKind
 from export.texts.graphs.spec import graph_spec
-from export.texts.precision import write_half
+from export.texts.precision import derive
 from export.texts.read.locate import Location, check_name, check_pin, locate, name_of
 from export.texts.read.model import Model, read_model
-from service.bundle import Bundle, sha256_file
+from export.texts.weights import place_weights
+from service.bundle import Bundle
 from service.engine.tokenizer import TextTokenizer
 from service.errors import StartupError
 from service.manifest import (
@@ -58,32 +60,29 @@ def export_texts(source: str, target: Target, request: ProofRequest, task: Task 
     location = locate(source, tell)
     tell(f"reading {location.path}", 0, 0)
     model = read_model(location.path, task)
-    check_pin(name, model.weights_sha256)
+    check_pin(name, model.weights.identity)
     with new_directory(target.path, force=target.force) as work:
         tell("building the graphs", 0, 0)
-        manifest = _write_model(work, model, _draft(name, location, model, target.precision))
+        placed = place_weights(model, work, target.precision)
+        manifest = _write_model(work, model, placed, _draft(name, location, model, target.precision))
         _open_tokenizer(work, manifest)
         with TemporaryDirectory(dir=work) as scratch:
-            proved = prove(Bundle(work, manifest), model.checkpoint.tensors, request, scratch=Path(scratch))
+            proved = prove(Bundle(work, manifest), placed, request, scratch=Path(scratch))
         manifest = write_proof(work, manifest, proved)
     return Exported(target.path, manifest, proved.report, location.warnings + model.warnings)
 
 
-def _write_model(work: Path, model: Model, draft: TextManifest) -> TextManifest:
-    shutil.copyfile(model.weights, work / WEIGHTS)
-    if sha256_file(work / WEIGHTS) != model.weights_sha256:
-        raise ExportError(f"{model.weights}: changed while it was read")
+def _write_model(work: Path, model: Model, placed: Mapping[str, StoredTensor], draft: TextManifest) -> TextManifest:
     (work / TOKENIZER).write_bytes(model.tokenizer.content)
-    tensors = model.checkpoint.tensors
-    if draft.precision == "float16":
-        tensors = write_half(work / WEIGHTS, tensors, work / DERIVED)
+    tensors = derive(work, placed, draft.precision)
     for spec in draft.graphs:
         kind = GraphKind(spec.role, spec.precision)
         graph = build_graph(model.config, tensors, pooling=model.pooling.modes, head=model.head_config, kind=kind)
         file = work / spec.file
         file.write_bytes(graph.SerializeToString(deterministic=True))
         onnx.checker.check_model(str(file), full_check=True)
-    return draft
+    has_derived = any(tensor.file == DERIVED for tensor in tensors.values())
+    return draft.model_copy(update={"weights": (WEIGHTS, DERIVED) if has_derived else (WEIGHTS,)})
 
 
 def _open_tokenizer(work: Path, manifest: TextManifest) -> None:
@@ -126,7 +125,7 @@ def _draft(name: str, location: Location, model: Model, precision: Precision) ->
         head=model.head.spec if model.head else None,
         head_config=model.head_config.to_dict() if model.head_config else None,
         attention=AttentionSpec(layers=config.num_layers, heads=config.num_heads, head_dim=config.head_dim),
-        weights=(WEIGHTS, DERIVED) if precision == "float16" else (WEIGHTS,),
+        weights=(WEIGHTS,),
         files={},
     )
 
@@ -144,7 +143,7 @@ def _embedding(model: Model) -> EmbeddingSpec:
 def embedding_space(model: Model, precision: Precision) -> str:
     """SHA-256 over all that decides the vectors: two bundles with the same one can share an index."""
     space = {
-        "weights": model.weights_sha256,
+        "weights": model.weights.identity,
         "tokenizer": hashlib.sha256(model.tokenizer.content).hexdigest(),
         "pooling": model.pooling.modes,
         "prompts": dict(model.prompts.texts),

@@ -1,49 +1,101 @@
-"""The weights in float16: `derived.safetensors`, made from the published file.
+"""Weights in the precision of a bundle: what the files hold in another one is made, into `derived.safetensors`.
 
-Every number is rounded to the nearest float16, to the even one of two; what is too large for any is refused.
+float32 holds every float16 and bfloat16 exactly. All else is rounded to the nearest number, to the even one of two;
+what is too large is refused. One tensor at a time is in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
 from export.checkpoint import StoredTensor, read_header
 from export.errors import ExportError
+from service.manifest import DERIVED, Precision
 
-_LARGEST = float(np.finfo(np.float16).max)
+Bytes = NDArray[np.uint8]
+
+# The numbers of weights in memory, by safetensors' name for them.
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+STORED_AS: Mapping[Precision, str] = {"float32": "F32", "float16": "F16"}
+_WORDS = {dtype: word for word, dtype in STORED_AS.items()}
+_ALIGNED_TO = 8
 
 
-def write_half(weights: Path, tensors: Mapping[str, StoredTensor], target: Path) -> dict[str, StoredTensor]:
-    """Write tensors of a weights file as float16. -> canonical name → where it lies in `target`
+def derive(folder: Path, tensors: Mapping[str, StoredTensor], precision: Precision) -> dict[str, StoredTensor]:
+    """Make what is not stored in a bundle's precision. -> canonical name → where it lies, in that precision
 
-    tensors: canonical name → where it lies in `weights`, float32. The same values give the same bytes, whatever the
-    order. Raises ExportError naming every tensor that does not fit, and why.
+    tensors: canonical name → where it lies in the folder. What is right where it is stays there; without anything to
+    make no file is written. Raises ExportError naming every tensor that does not fit, and why.
     """
-    published = np.memmap(weights, dtype=np.uint8, mode="r")
-    halves, faults = {}, []
-    for name, stored in sorted(tensors.items()):
-        content = published[stored.offset : stored.offset + stored.num_bytes]
-        values = np.frombuffer(content.tobytes(), dtype="<f4").reshape(stored.shape)
-        halves[name] = _round(values)
-        if not np.isfinite(halves[name]).all():
-            faults.append(f"{name}: {_why(values)}")
-    if faults:
-        raise ExportError("the weights do not fit float16", faults)
-    target.write_bytes(save(halves))
+    dtype = STORED_AS[precision]
+    to_make = {name: tensor for name, tensor in tensors.items() if tensor.dtype != dtype}
+    if not to_make:
+        return dict(tensors)
+    files = {file: np.memmap(folder / file, dtype=np.uint8, mode="r") for file in {t.file for t in to_make.values()}}
+    made = write_as(folder / DERIVED, to_make, dtype, lambda name: _slice(files, to_make[name]))
+    return {name: made.get(name, tensor) for name, tensor in tensors.items()}
+
+
+def _slice(files: Mapping[str, Bytes], tensor: StoredTensor) -> Bytes:
+    return files[tensor.file][tensor.offset : tensor.offset + tensor.num_bytes]
+
+
+def write_as(
+    target: Path, tensors: Mapping[str, StoredTensor], dtype: str | None, read: Callable[[str], Bytes]
+) -> dict[str, StoredTensor]:
+    """Write tensors into one safetensors file, the same bytes for the same values. -> name → where it lies there
+
+    dtype: what all are made; None = each keeps its own. read: the stored bytes of a tensor, by its name.
+    Raises ExportError naming every tensor that does not fit, and why.
+    """
+    dtypes = {name: dtype or tensor.dtype for name, tensor in tensors.items()}
+    # The widest first: all begin where their numbers may.
+    names = sorted(tensors, key=lambda name: (-DTYPES[dtypes[name]].itemsize, name))
+    faults = []
+    with target.open("wb") as file:
+        file.write(_header({name: replace(tensors[name], dtype=dtypes[name]) for name in names}))
+        for name in names:
+            content = read(name)
+            if dtypes[name] != tensors[name].dtype:
+                content, fault = _convert(content.view(DTYPES[tensors[name].dtype]), dtypes[name])
+                faults += [f"{name}: {fault}"] if fault else []
+            file.write(content.data)
+    if faults and dtype:
+        raise ExportError(f"the weights do not fit {_WORDS[dtype]}", faults)
     return read_header(target)
 
 
-def _why(values: NDArray[np.float32]) -> str:
-    if num_nan := int(np.isnan(values).sum()):
-        return f"{num_nan} of {values.size} values are NaN"
-    return f"the largest value is {np.abs(values).max():g}, float16 ends at {_LARGEST:g}"
+def _header(tensors: Mapping[str, StoredTensor]) -> bytes:
+    entries, end = {}, 0
+    for name, tensor in tensors.items():
+        start, end = end, end + prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
+        entries[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [start, end]}
+    content = json.dumps(entries, separators=(",", ":")).encode()
+    content += b" " * (-len(content) % _ALIGNED_TO)
+    return len(content).to_bytes(8, "little") + content
 
 
-def _round(values: NDArray[np.float32]) -> NDArray[np.float16]:
-    with np.errstate(over="ignore"):  # it becomes infinity, which is looked for
-        return values.astype(np.float16)
+def _convert(values: NDArray[Any], dtype: str) -> tuple[Bytes, str]:
+    """The bytes of the same numbers in another type, and why they do not fit it, if so."""
+    with np.errstate(over="ignore", invalid="ignore"):  # what becomes infinity, or is no number, is looked for
+        made = values.astype(DTYPES[dtype])
+        if np.isfinite(made).all():
+            return made.view(np.uint8), ""
+        if num_nan := int(np.isnan(values).sum()):
+            return made.view(np.uint8), f"{num_nan} of {values.size} values are NaN"
+    largest, end = float(np.abs(values).max()), float(np.finfo(DTYPES[dtype]).max)
+    return made.view(np.uint8), f"the largest value is {largest:g}, {_WORDS[dtype]} ends at {end:g}"

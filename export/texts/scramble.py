@@ -1,6 +1,6 @@
 """The same graphs over random weights: what a trained net may hide (swapped heads, a dropped bias) random ones show.
 
-Possible without a second export, because the graphs hold only offsets into the weights file.
+Possible without a second export, because the graphs hold only offsets into the weights files.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.checkpoint import StoredTensor
-from export.texts.precision import write_half
+from export.texts.precision import DTYPES, derive
 from service.bundle import Bundle
-from service.manifest import DERIVED, WEIGHTS, TextManifest
+from service.manifest import WEIGHTS, TextManifest
 
 _SEED = 20
 _SPREAD = 0.1
@@ -28,7 +28,7 @@ def scramble_bundle(
 ) -> Bundle[TextManifest]:
     """Copy a bundle's graphs beside weights of the same layout, drawn at random (always the same ones).
 
-    tensors: canonical name → where it lies; what is not among them becomes zeros.
+    tensors: canonical name → where it lies in `weights.safetensors`; what is not among them becomes zeros.
     """
     for graph in bundle.manifest.graphs:
         shutil.copyfile(bundle.file(graph.file), target / graph.file)
@@ -38,8 +38,7 @@ def scramble_bundle(
         file.write(length + published.read(int.from_bytes(length, "little")))
         file.truncate(source.stat().st_size)
         _write_values(file, tensors)
-    if bundle.manifest.precision == "float16":
-        write_half(target / WEIGHTS, tensors, target / DERIVED)
+    derive(target, tensors, bundle.manifest.precision)
     return Bundle(target, bundle.manifest)
 
 
@@ -47,7 +46,7 @@ def _write_values(file: BinaryIO, tensors: Mapping[str, StoredTensor]) -> None:
     rng = np.random.default_rng(_SEED)
     for name, stored in sorted(tensors.items()):
         file.seek(stored.offset)
-        file.write(_draw(rng, name, stored.shape).tobytes())
+        file.write(_draw(rng, name, stored.shape).astype(DTYPES[stored.dtype]).tobytes())
 
 
 def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from export.checkpoint import StoredTensor, match_checkpoint, read_header
 from export.texts.graphs.build import build_graph
 from export.texts.graphs.kind import GraphKind
-from export.texts.precision import write_half
+from export.texts.precision import derive
 from models.config import EncoderConfig
 from models.encoder import Encoder
 from models.families.known import find_family
 from models.loading import load_encoder
-from service.manifest import DERIVED, WEIGHTS, Precision, Role
+from service.manifest import Precision, Role
 from service.runners.library import ort
 from service.runners.ort import open_session
 
@@ -166,16 +166,14 @@ def save(model: torch.nn.Module, folder: Path, precision: Precision = "float32")
     """Save a model of `transformers`, and make of its files all that is made of them."""
     model.save_pretrained(folder)  # type: ignore[operator]
     config, tensors = read_saved(folder)
-    (folder / "model.safetensors").rename(folder / WEIGHTS)
-    if precision == "float16":
-        tensors = write_half(folder / WEIGHTS, tensors, folder / DERIVED)
+    tensors = derive(folder, tensors, precision)
     graphs = {}
     for role in ROLES:
         kind, file = GraphKind(role, precision), folder / f"{role}.onnx"
         graph = build_graph(config, tensors, pooling=("mean",), kind=kind)
         file.write_bytes(graph.SerializeToString(deterministic=True))
         graphs[role] = open_session(file, 1)
-    return Saved(config, load_encoder(config, folder / WEIGHTS), graphs)
+    return Saved(config, load_encoder(config, folder / "model.safetensors"), graphs)
 
 
 def make_inputs(config: EncoderConfig, padding: str, *, seq: int, seed: int) -> Arrays:

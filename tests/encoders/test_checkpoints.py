@@ -18,7 +18,6 @@ from export.errors import ExportError
 from models.encoder import Encoder
 from models.families.known import find_family
 from models.families.parameters import parameter_shapes
-from service.manifest import WEIGHTS
 from tests.encoders.references import REFERENCES, Arrays, make_inputs, run_reference, save
 
 HEADS = [
@@ -66,7 +65,7 @@ def test_the_encoder_is_found_under_a_head(name: str, head: str, tmp_path: Path)
     mask = inputs["attention_mask"].astype(bool)
     for found in saved.run(inputs).values():
         np.testing.assert_allclose(found["token_embeddings"][mask], hidden[mask], atol=2e-5)
-    assert match(model.config, tmp_path / WEIGHTS).unmatched == ()
+    assert match(model.config, tmp_path / "model.safetensors").unmatched == ()
 
 
 @pytest.mark.parametrize("name", REFERENCES)

@@ -84,14 +84,14 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         tmp_path / "model.safetensors",
         layers__0__ffn__up__bias=None,
         layers__1__attention__key__weight=np.ones((8, 9), dtype=np.float32),
-        embeddings__norm__bias=np.ones(8, dtype=np.float16),
+        embeddings__norm__bias=np.ones(8, dtype=np.int32),
     )
     with pytest.raises(ExportError) as caught:
         match_checkpoint(BERT, CONFIG, read_header(path))
     text = str(caught.value)
     assert "encoder.layer.0.intermediate.dense.bias (layers.0.ffn.up.bias): missing" in text
     assert "encoder.layer.1.attention.self.key.weight: shape [8, 9], config.json asks for [8, 8]" in text
-    assert "embeddings.LayerNorm.bias: dtype F16, only F32 is supported" in text
+    assert "embeddings.LayerNorm.bias: dtype I32, one of F32, F16, BF16, F64 is needed" in text
     assert len(caught.value.faults) == 3
 
 
@@ -138,6 +138,7 @@ def layout(**offsets: list[int]) -> bytes:
         (file_of(b"[" * 200_000), "nested too deeply"),
         (file_of(b'{"a": ' + b"1" * 5_000 + b"}"), "the header is not JSON"),
         (file_of(b'{"a": "\xff"}'), "the header is not JSON"),
+        (file_of(b'{"a": 1, "a": 2}'), "the header is not JSON: 'a' is there twice"),
         (layout(a=[0, 8], b=[0, 8]), "b: data_offsets: begins at 0 and overlaps a, which ends at 8"),
         (layout(a=[0, 8], b=[4, 12]), "b: data_offsets: begins at 4 and overlaps a, which ends at 8"),
         (layout(a=[0, 8], b=[16, 24]), "b: data_offsets: begins at 16 and does not follow a, which ends at 8"),

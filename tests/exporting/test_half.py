@@ -20,7 +20,7 @@ from export.checkpoint import match_checkpoint, read_header
 from export.errors import ExportError
 from export.texts.graphs.build import build_graph
 from export.texts.graphs.kind import GraphKind
-from export.texts.precision import write_half
+from export.texts.precision import derive
 from models.config import EncoderConfig
 from models.families.bert import BERT
 from service.bundle import open_text_bundle, read_text_manifest
@@ -110,7 +110,7 @@ def test_no_mask_overflows_beside_scores_near_the_end_of_float16(
     manifest = read_text_manifest(half)
     config = EncoderConfig.from_dict(manifest.encoder)
     tensors = match_checkpoint(BERT, config, read_header(tmp_path / WEIGHTS)).tensors
-    write_half(tmp_path / WEIGHTS, tensors, tmp_path / DERIVED)
+    derive(tmp_path, tensors, "float16")
     mask = np.array([[True] * 6, [False] * 6, [True, False] * 3])
     for role in ROLES:
         shutil.copy(half / f"{role}.onnx", tmp_path)
@@ -145,12 +145,11 @@ def test_the_graphs_read_the_derived_weights_alone(half: Path) -> None:
 
 def test_halves_are_rounded_to_the_even_one(tmp_path: Path) -> None:
     values = np.array([1 + 2**-11, 1 + 3 * 2**-11, 65519.0, -65519.0, 2**-25, 3 * 2**-25], dtype=np.float32)
-    save_file({"a": values}, tmp_path / "in.safetensors")
-    stored = read_header(tmp_path / "in.safetensors")
-    where = write_half(tmp_path / "in.safetensors", stored, tmp_path / "out.safetensors")
-    assert where == read_header(tmp_path / "out.safetensors")
+    save_file({"a": values}, tmp_path / WEIGHTS)
+    where = derive(tmp_path, read_header(tmp_path / WEIGHTS), "float16")
+    assert where == read_header(tmp_path / DERIVED)
     expected = [1, 1 + 2**-9, 65504, -65504, 0, 2**-23]
-    np.testing.assert_array_equal(load_file(tmp_path / "out.safetensors")["a"], np.array(expected, dtype=np.float16))
+    np.testing.assert_array_equal(load_file(tmp_path / DERIVED)["a"], np.array(expected, dtype=np.float16))
 
 
 def test_two_exports_are_the_same_bytes(half: Path, tiny_models: Path, tmp_path: Path) -> None:

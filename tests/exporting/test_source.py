@@ -24,14 +24,6 @@ PROMPTS = "config_sentence_transformers.json"
 ST_CONFIG = "sentence_bert_config.json"
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors.index.json"])
-def test_weights_in_another_form_say_how_to_convert_them(tiny_models: Path, tmp_path: Path, name: str) -> None:
-    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {})
-    (folder / "model.safetensors").rename(folder / name)
-    with pytest.raises(ExportError, match=rf"model\.safetensors: missing; {name} is there, .*save_pretrained\('\.'\)"):
-        read_model(folder)
-
-
 def test_a_file_that_may_not_be_read_is_named(
     tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

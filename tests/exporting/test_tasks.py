@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +20,7 @@ from export.errors import ExportError
 from export.texts.graphs.build import build_graph
 from export.texts.graphs.kind import GraphKind
 from export.texts.read.model import read_model
+from export.texts.weights import place_weights
 from service.bundle import read_text_manifest
 from service.manifest import HeadSpec, Task
 from tests.exporting.bundles import edited, run_graph
@@ -252,9 +252,9 @@ def write_graph(folder: Path, bundle: Path) -> Path:
     """What a directory becomes, without its proof."""
     model = read_model(folder)
     bundle.mkdir()
-    shutil.copyfile(model.weights, bundle / "weights.safetensors")
+    tensors = place_weights(model, bundle, "float32")
     (bundle / "tokenizer.json").write_bytes(model.tokenizer.content)
-    graph = build_graph(model.config, model.checkpoint.tensors, head=model.head_config, kind=GraphKind("encode"))
+    graph = build_graph(model.config, tensors, head=model.head_config, kind=GraphKind("encode"))
     (bundle / "encode.onnx").write_bytes(graph.SerializeToString())
     return bundle
 

@@ -28,6 +28,7 @@ NEED_TORCH = (
     "export/modules/module.py",
     "export/modules/state.py",
     "export/modules/trace.py",
+    "export/texts/read/torch_file.py",
 )
 
 

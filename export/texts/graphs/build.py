@@ -24,7 +24,6 @@ from export.texts.graphs.scope import Scope, open_scope
 from export.texts.graphs.spec import graph_inputs, graph_spec
 from models.config import EncoderConfig
 from models.head_config import HeadConfig
-from service.manifest import DERIVED, WEIGHTS
 
 
 def build_graph(
@@ -37,10 +36,9 @@ def build_graph(
 ) -> onnx.ModelProto:
     """One graph, which pools, or has a head instead.
 
-    weights: canonical name → where the tensor lies in `weights.safetensors`, in float16 in `derived.safetensors`.
+    weights: canonical name → where the tensor lies, in the graph's precision.
     """
-    file = DERIVED if kind.is_half else WEIGHTS
-    graph = GraphBuilder(f"{config.family}_{kind.role}", weights, weights_file=file, opset=kind.opset)
+    graph = GraphBuilder(f"{config.family}_{kind.role}", weights, opset=kind.opset)
     for name in graph_inputs(config, head):
         graph.input(name)
     scope = open_scope(graph, config, kind)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from export.checkpoint import Checkpoint, StoredTensor, match_checkpoint
+from export.checkpoint import Checkpoint, match_checkpoint
 from export.errors import ExportError
 from export.texts.read.pipeline import (
     Limit,
@@ -21,28 +21,27 @@ from export.texts.read.pipeline import (
 from export.texts.read.source import SourceDirectory
 from export.texts.read.task import ReadHead, read_head, read_task
 from export.texts.read.tokenizer import TokenizerFile, read_tokenizer
+from export.texts.read.weights import Weights, read_weights
 from models.config import EncoderConfig
 from models.families.family import Family
 from models.head_config import HeadConfig
 from service.manifest import Task
-
-_WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """Everything that a bundle is made from.
 
-    head: None where the task needs none. weights: the published file. normalize: vectors are brought to length 1.
-    sha256: of every file read, by its path.
+    path: of the directory. head: None where the task needs none. normalize: vectors are brought to length 1.
+    sha256: of every file read, by its path in the directory.
     """
 
+    path: Path
     task: Task
     config: EncoderConfig
     head: ReadHead | None
+    weights: Weights
     checkpoint: Checkpoint
-    weights: Path
-    weights_sha256: str
     tokenizer: TokenizerFile
     pooling: Pooling
     normalize: bool
@@ -59,7 +58,7 @@ class Model:
     def warnings(self) -> tuple[str, ...]:
         """What a user should know although the model can be exported."""
         found = [*self.tokenizer.changes]
-        found += [f"{_WEIGHTS}: {name}: not used for {self.task}" for name in self.checkpoint.unmatched]
+        found += [f"{self.weights.file}: {name}: not used for {self.task}" for name in self.checkpoint.unmatched]
         if self.tokenizer.num_ids > self.config.vocab_size:
             found.append(
                 f"tokenizer.json: ids up to {self.tokenizer.num_ids - 1}, the word table has "
@@ -75,25 +74,25 @@ def read_model(path: Path, asked: Task | None = None) -> Model:
     """
     source = SourceDirectory(path)
     modules = read_modules(source)
-    weights = f"{modules.model}{_WEIGHTS}"
     found = read_config(source, modules)
     task = read_task(source, modules, asked)
     head = read_head(source, modules, found, task) if found and task else None
-    checkpoint = _match(source, found, head, source.read_weights(weights))
+    weights = read_weights(source, modules.model)
+    checkpoint = _match(source, found, head, weights)
     tokenizer = read_tokenizer(source, modules.model)
     pooling = read_pooling(source, modules, found[1].dim if found else None)
     prompts = read_prompts(source)
     limit = read_limit(source, modules, found[1]) if found else None
     source.check()
-    if not (found and task and checkpoint and tokenizer and limit):
+    if not (found and task and weights and checkpoint and tokenizer and limit):
         raise ExportError(f"{path}: cannot be read")
     return Model(
+        path=path,
         task=task,
         config=found[1],
         head=head,
+        weights=weights,
         checkpoint=checkpoint,
-        weights=path / weights,
-        weights_sha256=source.sha256[weights],
         tokenizer=tokenizer,
         pooling=pooling,
         normalize=modules.normalize,
@@ -107,12 +106,12 @@ def _match(
     source: SourceDirectory,
     found: tuple[Family, EncoderConfig] | None,
     head: ReadHead | None,
-    stored: Mapping[str, StoredTensor] | None,
+    weights: Weights | None,
 ) -> Checkpoint | None:
-    if found is None or stored is None:
+    if found is None or weights is None:
         return None
     try:
-        return match_checkpoint(*found, stored, head.config if head else None)
+        return match_checkpoint(*found, weights.tensors, head.config if head else None, weights.file)
     except ExportError as error:
         source.faults += error.faults or [error.message]
         return None

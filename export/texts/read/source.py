@@ -12,7 +12,7 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from export.checkpoint import StoredTensor, is_lfs_stub, read_header
+from export.checkpoint import is_lfs_stub
 from export.errors import ExportError
 from service.bundle import sha256_file
 
@@ -22,12 +22,6 @@ _MAX_LISTED = 20
 # Escapes that are whole characters are passed over, a half of a surrogate pair is found.
 _ESCAPES = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
-)
-# What a directory may hold instead of one safetensors file.
-_OTHER_WEIGHTS = ("pytorch_model.bin", "model.safetensors.index.json", "pytorch_model.bin.index.json")
-_CONVERT = (
-    "{name} is there, which is not read: write it as one model.safetensors where torch and transformers are installed: "
-    "python -c \"from transformers import AutoModel as A; A.from_pretrained('.').save_pretrained('.')\""
 )
 
 
@@ -52,20 +46,53 @@ class SourceDirectory:
         """Note that a value is not right. expected: what would be, as a sentence without its end."""
         self.faults.append(f"{file}: {key}: {expected}, got {_shorten(value)}")
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a file, or a link that should lead to one."""
+        try:
+            return (self.path / name).is_file() or (self.path / name).is_symlink()
+        except (OSError, ValueError):  # what `find` tells
+            return False
+
+    def find(self, name: str, *, is_required: bool = True, what: str = "the file") -> Path | None:
+        """Where a file lies; None when it is absent, which is a fault when it is required, or only stands for one.
+
+        what: it holds.
+        """
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            self.faults.append(f"{shorten(name)}: files must lie inside the model directory")
+            return None
+        path = self.path / name
+        try:
+            if path.is_file():
+                with path.open("rb") as file:
+                    is_stub = is_lfs_stub(file.read(_STUB_BYTES))
+                if is_stub:
+                    self.faults.append(f"{name}: a Git LFS pointer, not {what}: run `git lfs pull`")
+                return None if is_stub else path
+            if path.is_symlink():
+                self.faults.append(f"{name}: a link to {path.readlink()}, which is not there: the copy is not whole")
+            elif is_required:
+                self.faults.append(f"{name}: missing; {_describe_folder(path.parent)}")
+        except (OSError, ValueError) as error:  # a name too long, or with a zero byte
+            self.faults.append(f"{shorten(name)}: cannot be read: {getattr(error, 'strerror', error)}")
+        return None
+
     def read(self, name: str, *, is_required: bool = True) -> bytes | None:
         """The bytes of a file; None when it is absent or only a pointer, which is a fault when it is required."""
-        if not self._has(name, is_required):
+        path = self.find(name, is_required=is_required)
+        if path is None:
             return None
         try:
-            content = (self.path / name).read_bytes()
+            content = path.read_bytes()
         except OSError as error:
             self.faults.append(f"{name}: cannot be read: {error.strerror}")
             return None
-        if is_lfs_stub(content[:_STUB_BYTES]):
-            self.faults.append(f"{name}: a Git LFS pointer, not the file: run `git lfs pull`")
-            return None
         self.sha256[name] = hashlib.sha256(content).hexdigest()
         return content
+
+    def hash(self, name: str) -> None:
+        """Note the SHA-256 of a file that is read by other means. Raises OSError."""
+        self.sha256[name] = sha256_file(self.path / name)
 
     def read_json(self, name: str, *, is_required: bool = False) -> Any:
         """The value of a JSON file; None when it is absent or broken (then a fault names file and place), or null."""
@@ -107,39 +134,9 @@ class SourceDirectory:
             self._json[name] = None
         return {}
 
-    def read_weights(self, name: str) -> dict[str, StoredTensor] | None:
-        """Where every tensor of a safetensors file lies; None when it is absent or broken."""
-        if not self._has(name, True):
-            return None
-        try:
-            header = read_header(self.path / name)
-            self.sha256[name] = sha256_file(self.path / name)
-        except ExportError as error:
-            self.faults.append(error.message)
-            return None
-        except OSError as error:
-            self.faults.append(f"{name}: cannot be read: {error.strerror}")
-            return None
-        return header
-
-    def _has(self, name: str, is_required: bool) -> bool:
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            self.faults.append(f"{shorten(name)}: files must lie inside the model directory")
-            return False
-        try:
-            is_there = (self.path / name).is_file()
-            if not is_there and is_required:
-                self.faults.append(f"{name}: missing; {_describe_folder((self.path / name).parent)}")
-        except (OSError, ValueError) as error:  # a name too long, or with a zero byte
-            self.faults.append(f"{shorten(name)}: cannot be read: {getattr(error, 'strerror', error)}")
-            return False
-        return is_there
-
 
 def _describe_folder(folder: Path) -> str:
     present = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if (other := next((name for name in _OTHER_WEIGHTS if name in present), None)) is not None:
-        return _CONVERT.format(name=other)
     more = f" and {len(present) - _MAX_LISTED} more" if len(present) > _MAX_LISTED else ""
     return f"there: {', '.join(present[:_MAX_LISTED]) or 'nothing'}{more}"
 
