@@ -40,10 +40,10 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
 ) -> Exported:
     """Export a source as a proved bundle at `out`.
 
-    source: a model directory, the name of a published model, `preset:NAME`, `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS` or
-    `FILE.onnx`. name: the bundle's, else the source's. precision: of weights, hidden states and matrix products;
-    float32 when not given, of a ready graph its own. task: what a model directory is to be used for; when not given,
-    what it says itself.
+    source: a model directory, the name of a published model, `ORG/NAME[@REVISION]` of the hub, `preset:NAME`,
+    `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS` or `FILE.onnx`. name: the bundle's, else the source's.
+    precision: of weights, hidden states and matrix products; float32 when not given, of a ready graph its own.
+    task: what a model directory is to be used for; when not given, what it says itself.
     goldens: a file to prove a model directory with. unproved: accept a model directory without proof.
     force: replace the bundle at `out`. options: what goes with a class or a ready graph.
     Raises ExportError with every fault found; then nothing was written.

@@ -49,7 +49,8 @@ class Origin:
 def read_origin(source: str) -> Origin:
     """Read a source. What exists as a directory is one, whatever it is called.
 
-    `preset:NAME`, `FILE.onnx`, `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`; else it is a model directory or its name.
+    `preset:NAME`, `FILE.onnx`, `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS`; else it is a model directory, or the name of a
+    model, known here or of the hub.
     """
     if _is_directory(source):
         return Origin("texts", source)

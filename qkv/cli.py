@@ -50,8 +50,8 @@ def export(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A model directory, the name of a published model, preset:NAME, FILE.py:CLASS, PACKAGE.MODULE:CLASS, "
-            "or FILE.onnx.",
+            help="A model directory, the name of a published model, ORG/NAME[@REVISION] of the hub, preset:NAME, "
+            "FILE.py:CLASS, PACKAGE.MODULE:CLASS, or FILE.onnx.",
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="Where the bundle goes; default bundles/NAME.")] = None,

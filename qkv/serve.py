@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qkv.cache import cache_dir, cache_key
+from qkv.cache import cache_dir, cache_key, check_cache
 from service.bundle import Bundle, open_bundle
 from service.errors import StartupError
 from service.manifest import MANIFEST, Manifest
@@ -22,6 +22,7 @@ from service.runners.runtimes import check_runtimes
 DEFAULT_BUNDLE = Path("bundles/all-MiniLM-L6-v2")
 CONFIG = "config.json"
 MODULES = "modules.json"
+_FETCH = "; a model of the hub becomes a bundle first: qkv export ORG/NAME"
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def choose(paths: Sequence[Path]) -> Path:
         raise StartupError(f"one model can be served by one process, got {len(paths)} paths")
     path = paths[0] if paths else DEFAULT_BUNDLE
     if not path.exists():
-        hint = "" if paths else "; name a bundle or a model directory, or run `make serve`, which builds it"
+        hint = _FETCH if paths else "; name a bundle or a model directory, or run `make serve`, which builds it"
         raise StartupError(f"{path}: no such directory{hint}")
     if not (is_bundle(path) or is_model_dir(path)):
         raise StartupError(f"{path}: neither a bundle ({MANIFEST}) nor a model directory ({CONFIG} or {MODULES})")
@@ -81,6 +82,7 @@ def prepare(source: Path, builder: Builder) -> Bundle[Manifest]:
             return open_bundle(cached)
         except StartupError as error:
             _log.warning("the cached bundle is damaged and is built again: %s", error)
+    check_cache(source)
     _log.info("building a bundle of %s in %s", source, cached)
     builder.build(source, cached)
     return open_bundle(cached)

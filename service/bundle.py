@@ -37,6 +37,15 @@ class Bundle(Generic[M_co]):
         return self.path / name
 
 
+def directory_name(path: Path) -> str:
+    """What the bundle of a model directory is called: as the directory, or as the repository of a hub's snapshot."""
+    path = path.resolve()
+    repo = path.parent.parent.name  # models--ORG--NAME/snapshots/COMMIT
+    if path.parent.name == "snapshots" and repo.startswith("models--"):
+        return repo.rpartition("--")[2]
+    return path.name
+
+
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, as 64 hex digits."""
     with path.open("rb") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -13,13 +14,15 @@ import sys
 import time
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from qkv.cache import cache_dir, cache_key
+from qkv.cache import cache_dir, cache_key, check_cache
 from service.errors import StartupError
 from service.runners.runtimes import check_runtimes
 from tests.fixtures.command import ROOT, Run
+from tests.fixtures.hub import LFS_STUB, link_snapshot
 from tests.fixtures.live import serving, spawn
 
 MAX_REFUSAL_S = 10.0
@@ -30,6 +33,7 @@ PROC = Path("/proc")
     ("words", "message"),
     [
         (["/no/such/path"], "/no/such/path: no such directory"),
+        (["org/name"], "org/name: no such directory; a model of the hub becomes a bundle first: qkv export ORG/NAME"),
         (["."], "neither a bundle (manifest.json) nor a model directory (config.json or modules.json)"),
         (["file"], "file: neither a bundle"),
         ([], "bundles/all-MiniLM-L6-v2: no such directory; name a bundle or a model directory"),
@@ -125,13 +129,18 @@ def test_a_damaged_bundle_ends_the_process(tiny_bundle: Path, tmp_path: Path) ->
 
 
 def test_a_model_directory_is_built_once_and_found_again(tiny_models: Path, tmp_path: Path) -> None:
+    """A snapshot of a hub's cache, which is links: it is called as its repository, and the bundle is plain files."""
+    source = link_snapshot(tiny_models / "bert_mean", tmp_path / "my hub 模" / "models--org--bert_mean")
+    before = sorted(source.rglob("*"))
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    words = (str(tiny_models / "bert_mean"),)
+    words = (f"{source}/",)
     with serving(tmp_path / "first.log", *words, env=env) as server:
         answer = server.post("/v1/embeddings", {"input": "hello world"}).json()
         assert answer["model"] == "bert_mean"
         assert "building a bundle" in server.log
+    assert sorted(source.rglob("*")) == before
     (cached,) = (tmp_path / "cache" / "qkv" / "bundles").iterdir()
+    assert all(file.is_file() and not file.is_symlink() for file in cached.iterdir())
     with serving(tmp_path / "second.log", *words, env=env) as server:
         assert server.post("/v1/embeddings", {"input": "hello world"}).json() == answer
         assert "building a bundle" not in server.log
@@ -152,6 +161,15 @@ def test_the_fault_of_a_model_directory_is_the_last_line(tiny_models: Path, tmp_
     last = server.log.strip().splitlines()[-1]
     for word in ("1_Pooling/config.json", "pooling_mode", "banana"):
         assert word in last
+
+
+def test_a_pointer_instead_of_weights_ends_the_server_by_its_name(tiny_models: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_models / "bert_mean", tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").write_bytes(LFS_STUB)
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    server = spawn(tmp_path / "log", str(tmp_path / "model"), env=env)
+    assert server.process.wait(MAX_REFUSAL_S) == 1
+    assert "model.safetensors: a Git LFS pointer, not weights" in server.log.splitlines()[-1]
 
 
 def test_the_key_follows_every_file_and_option(tmp_path: Path) -> None:
@@ -176,6 +194,38 @@ def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatc
     assert cache_dir() == tmp_path / "qkv" / "bundles"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_dir() == Path(os.path.expanduser("~")) / ".cache" / "qkv" / "bundles"
+
+
+def test_a_user_without_a_home_is_told_what_names_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(StartupError, match="XDG_CACHE_HOME"):
+        cache_dir()
+
+
+def read_only(dir: Path) -> NoReturn:
+    raise OSError(errno.EROFS, "Read-only file system", str(dir))
+
+
+def test_a_cache_that_cannot_be_written_is_refused_with_the_ways_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As on a read-only disk, where a directory cannot be made, or no file in it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    check_cache(tmp_path)
+    assert list(cache_dir().iterdir()) == []
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    message = rf"{tmp_path}/file/qkv/bundles: .*Not a directory.*XDG_CACHE_HOME.*qkv export 'my model' --out BUNDLE"
+    with pytest.raises(StartupError, match=message):
+        check_cache(Path("my model"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("qkv.cache.TemporaryFile", read_only)
+    with pytest.raises(StartupError, match=rf"{tmp_path}/cache/qkv/bundles: .*Read-only file system"):
+        check_cache(tmp_path)
 
 
 def stop_at_once(words: list[str], log: Path) -> int:

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export.texts.read.hub import HubId, needed_files, read_folders, read_hub_id
-from tests.fixtures.command import ROOT
-from tests.fixtures.hub import COMMIT, TOKEN, Hub, Repo, hub_of, repo_of
+from service.bundle import read_text_manifest, sha256_file
+from tests.fixtures.command import ROOT, run_qkv
+from tests.fixtures.hub import COMMIT, TOKEN, Hub, Repo, hub_of, link_snapshot, repo_of
 
 # What a repository holds beside what a bundle is made from.
 OTHERS = (
@@ -94,6 +95,21 @@ def test_only_what_is_needed_is_fetched_and_once(hub: Hub, tiny_models: Path, tm
     assert len(hub.fetched) == num_fetched
 
 
+def test_a_model_of_the_hub_becomes_a_bundle_by_its_name(hub: Hub, tiny_models: Path, tmp_path: Path) -> None:
+    env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub")}
+    done = run_qkv("export", "org/tiny@main", "--unproved", cwd=tmp_path, blocked=("torch", "transformers"), **env)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"fetching org/tiny from {hub.url}") == 1
+    manifest = read_text_manifest(tmp_path / "bundles" / "tiny")
+    assert manifest.name == "tiny"
+    source = tiny_models / "bert_mean"
+    files = {file: sha for file, sha in manifest.source.items() if not file.startswith("hub:")}
+    assert files == {file: sha256_file(source / file) for file in files}
+    assert {"model.safetensors", "config.json", "modules.json", "tokenizer.json"} <= files.keys()
+    assert manifest.source.keys() - files.keys() == {"hub:org/tiny"}
+    assert manifest.source["hub:org/tiny"] == COMMIT
+
+
 def test_a_revision_is_a_branch_a_tag_or_a_commit(hub: Hub, tmp_path: Path) -> None:
     sources = ("org/tagged", "org/tagged@v1.0", "org/tagged@refs/pr/1", f"org/tagged@{COMMIT}")
     found = located(*sources, cache=tmp_path, HF_ENDPOINT=hub.url)
@@ -116,24 +132,9 @@ def test_a_cache_that_is_not_whole_is_refused_without_network(hub: Hub, tmp_path
     assert "not whole in the cache" in answer["error"]
 
 
-def fill(cache: Path, folder: Path, *, leave_out: str = "") -> Path:
-    """A cache as other clients leave it: links into blobs, and no list of what the hub has."""
-    repo = cache / "hub" / "models--org--tiny"
-    snapshot = repo / "snapshots" / COMMIT
-    for number, file in enumerate(path for path in sorted(folder.rglob("*")) if path.is_file()):
-        if file.name != leave_out:
-            blob, link = repo / "blobs" / f"{number:040}", snapshot / file.relative_to(folder)
-            blob.parent.mkdir(parents=True, exist_ok=True)
-            link.parent.mkdir(parents=True, exist_ok=True)
-            blob.write_bytes(file.read_bytes())
-            link.symlink_to(os.path.relpath(blob, link.parent))
-    (repo / "refs").mkdir()
-    (repo / "refs" / "main").write_text(COMMIT)
-    return snapshot
-
-
 def test_a_cache_of_another_client_is_used_as_it_is(tiny_models: Path, tmp_path: Path) -> None:
-    snapshot = fill(tmp_path, tiny_models / "bert_mean")
+    """One that holds no list of what the hub has."""
+    snapshot = link_snapshot(tiny_models / "bert_mean", tmp_path / "hub" / "models--org--tiny")
     found = located("org/tiny", f"org/tiny@{COMMIT}", cache=tmp_path, HF_HUB_OFFLINE="1")
     for answer in found:
         assert (answer["path"], answer["recorded"]) == (str(snapshot), {"hub:org/tiny": COMMIT})
@@ -141,7 +142,8 @@ def test_a_cache_of_another_client_is_used_as_it_is(tiny_models: Path, tmp_path:
 
 
 def test_what_may_be_missing_from_such_a_cache_is_told(tiny_models: Path, tmp_path: Path) -> None:
-    fill(tmp_path, tiny_models / "bert_mean", leave_out="modules.json")
+    snapshot = link_snapshot(tiny_models / "bert_mean", tmp_path / "hub" / "models--org--tiny")
+    (snapshot / "modules.json").unlink()
     (answer,) = located("org/tiny", cache=tmp_path, HF_HUB_OFFLINE="1")
     told = "org/tiny: no network, and no modules.json in the cache: whether the hub has one is not known"
     assert answer["warnings"] == [told]

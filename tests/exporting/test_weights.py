@@ -31,7 +31,8 @@ from models.families.parameters import parameter_shapes
 from service.bundle import open_text_bundle, sha256_file
 from service.manifest import DERIVED, WEIGHTS
 from tests.exporting.bundles import TEXTS, encode
-from tests.exporting.layouts import LFS_STUB, Tensors, bare, weights_of, write, write_index, write_shards
+from tests.fixtures.hub import LFS_STUB
+from tests.fixtures.layouts import Tensors, bare, weights_of, write, write_index, write_shards
 
 ONE, PICKLE = "model.safetensors", "pytorch_model.bin"
 FORMS = (ONE, f"{ONE}.index.json", PICKLE, f"{PICKLE}.index.json")

@@ -10,9 +10,7 @@ from pathlib import Path
 from export.errors import ExportError
 from export.progress import Progress
 from export.texts.read.source import shorten
-
-# As huggingface_hub lays its cache out: models--ORG--NAME/snapshots/COMMIT.
-_SNAPSHOTS, _REPO = "snapshots", "models--"
+from service.bundle import directory_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +77,7 @@ def name_of(source: str) -> str:
         return pinned
     if not _is_directory(source):
         return source.partition("@")[0].rpartition("/")[2]
-    path = Path(source).resolve()
-    repo = path.parent.parent.name
-    if path.parent.name == _SNAPSHOTS and repo.startswith(_REPO):
-        return repo.rpartition("--")[2]
-    return path.name
+    return directory_name(Path(source))
 
 
 def _is_directory(source: str) -> bool:
