@@ -43,12 +43,19 @@ def cache_key(source: Path, options: Sequence[str] = ()) -> str:
     """SHA-256 over the name and the files of a model directory, the options, the version of qkv and the bundle's
     schema.
 
-    Any change of any file, hidden ones aside, is another key.
+    Any change of any file, hidden ones aside, is another key. Raises StartupError for a file that cannot be read.
     """
     builder = f"qkv {__version__} schema {SCHEMA_VERSION} {' '.join(options)}"
     digest = hashlib.sha256(f"{builder} {directory_name(source)}\n".encode())
     for file in sorted(source.rglob("*")):
         name = file.relative_to(source)
         if file.is_file() and not any(part.startswith(".") for part in name.parts):
-            digest.update(f"{name.as_posix()} {sha256_file(file)}\n".encode())
+            digest.update(f"{name.as_posix()} {_sha256(file)}\n".encode())
     return digest.hexdigest()
+
+
+def _sha256(file: Path) -> str:
+    try:
+        return sha256_file(file)
+    except OSError as error:
+        raise StartupError(f"{file}: cannot be read: {error.strerror}") from None

@@ -189,6 +189,13 @@ def test_the_key_follows_every_file_and_option(tmp_path: Path) -> None:
     assert cache_key(source) in keys
 
 
+def test_a_file_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    monkeypatch.setattr("qkv.cache.sha256_file", read_only)
+    with pytest.raises(StartupError, match=rf"{tmp_path}/config.json: cannot be read: Read-only file system"):
+        cache_key(tmp_path)
+
+
 def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_dir() == tmp_path / "qkv" / "bundles"
@@ -207,6 +214,7 @@ def test_a_user_without_a_home_is_told_what_names_a_cache(monkeypatch: pytest.Mo
 
 
 def read_only(dir: Path) -> NoReturn:
+    """As of a disk that takes, or gives, nothing."""
     raise OSError(errno.EROFS, "Read-only file system", str(dir))
 
 
