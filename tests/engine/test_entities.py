@@ -64,7 +64,7 @@ def spans(found: Sequence[Entity]) -> list[tuple[str, str | None]]:
     return [(entity.label, entity.text) for entity in found]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(
     words=st.lists(st.sampled_from(["cat", "dogs", "Riverbank", "a", "zq", "the", "b.c", "42", "!"]), max_size=8),
     seed=st.integers(0, 2**32 - 1),
