@@ -65,6 +65,10 @@ class Settings(BaseSettings):
     token_ids: Literal["framed", "verbatim"] = Field(
         "framed", description="`framed` refuses token ids without the tokenizer's special tokens; `verbatim` takes any."
     )
+    special_tokens: Literal["tokens", "text"] = Field(
+        "tokens",
+        description="What `[SEP]` and the like are in a text: `tokens`, as transformers has it, or mere `text`.",
+    )
 
     max_answers_bytes: int = Field(
         2**29,

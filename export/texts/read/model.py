@@ -64,7 +64,7 @@ def read_model(path: Path) -> Model:
     weights = f"{modules.model}{_WEIGHTS}"
     found = read_config(source, modules)
     checkpoint = _match(source, found, source.read_weights(weights))
-    tokenizer = read_tokenizer(source, modules.model)
+    tokenizer = read_tokenizer(source, modules.model, found[1].num_token_types if found else None)
     pooling = read_pooling(source, modules, found[1].dim if found else None)
     prompts = read_prompts(source)
     limit = read_limit(source, modules, found[1]) if found else None
