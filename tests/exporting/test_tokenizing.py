@@ -148,8 +148,8 @@ REFUSED: dict[str, tuple[Edits, tuple[str, ...]]] = {
     "first token null": ({CONFIG: {"cls_token": None}}, (CONFIG, "cls_token", "null")),
     "first token a number": ({CONFIG: {"cls_token": 3}}, (CONFIG, "cls_token", "3")),
     "a class with other rules": (
-        {CONFIG: {"tokenizer_class": "XLMRobertaTokenizer"}},
-        (CONFIG, "tokenizer_class", "XLMRobertaTokenizer", "BertTokenizer"),
+        {CONFIG: {"tokenizer_class": "T5Tokenizer"}},
+        (CONFIG, "tokenizer_class", "T5Tokenizer", "BertTokenizer"),
     ),
     "a class in config.json": (
         {CONFIG: {"tokenizer_class": None}, "config.json": {"tokenizer_class": "Foo"}},
