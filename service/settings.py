@@ -65,9 +65,10 @@ class Settings(BaseSettings):
     token_ids: Literal["framed", "verbatim"] = Field(
         "framed", description="`framed` refuses token ids without the tokenizer's special tokens; `verbatim` takes any."
     )
-    special_tokens: Literal["tokens", "text"] = Field(
-        "tokens",
-        description="What `[SEP]` and the like are in a text: `tokens`, as transformers has it, or mere `text`.",
+    special_tokens: Literal["special", "text"] = Field(
+        "special",
+        description="What `[SEP]` and the like are in a caller's text: `special`, as `transformers` reads them, or "
+        "`text` like any other, so that only the model's template gives them.",
     )
 
     max_answers_bytes: int = Field(

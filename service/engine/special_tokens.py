@@ -1,7 +1,6 @@
-"""Special tokens that a text spells out, taken as the text they are.
+"""Special tokens that a text spells out, read as the text they are.
 
-Without this a text that holds `[SEP]` has a separator in it, as in transformers. Only the template puts special tokens
-in then; a text cannot.
+Otherwise a text that holds `[SEP]` has a separator in it, as in transformers.
 """
 
 from __future__ import annotations
@@ -13,28 +12,31 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers
 
+from service.engine.token_ids import Frame
 from service.errors import StartupError
 
 
-def take_as_text(path: Path, tokenizer: tokenizers.Tokenizer, frame: Iterable[int], prompts: Mapping[str, str]) -> None:
-    """Let no text have special tokens. frame: ids that the template puts around one.
+def read_special_as_text(path: Path, tokenizer: tokenizers.Tokenizer, frame: Frame, prompts: Mapping[str, str]) -> None:
+    """From now on the names of special tokens are text like any other; only the template gives them.
 
-    Raises StartupError when a text can still have one of the frame, or a prompt has special tokens on purpose.
+    Raises StartupError for a prompt that would lose its own by this, and for a token of the frame that a text can
+    still have: a word that frames texts.
     """
-    as_tokens = {name: tokenizer.encode(prompt).ids for name, prompt in prompts.items()}
+    before = [tokenizer.encode(prompt).ids for prompt in prompts.values()]
     added = tokenizer.get_added_tokens_decoder()
-    framing = [added[index] for index in dict.fromkeys(frame) if index in added]
-    tokenizer.add_special_tokens([_special(token) for token in framing])
+    framing = {index: added[index] for index in frame.prefix + frame.suffix if index in added}
+    tokenizer.add_special_tokens([_special(token) for token in framing.values()])
     tokenizer.encode_special_tokens = True
     if isinstance(tokenizer.model, models.Unigram):
-        _break_up(tokenizer, [token.content for token in (*added.values(), *framing) if token.special])
-    for index, token in added.items():
-        if token in framing and index in tokenizer.encode(token.content, add_special_tokens=False).ids:
-            raise StartupError(f"{path}: special tokens cannot be taken as text: {token.content!r} is a word as well")
-    for name, prompt in prompts.items():
-        if tokenizer.encode(prompt).ids != as_tokens[name]:
+        _break_up(tokenizer, [token.content for token in (*added.values(), *framing.values()) if token.special])
+    for index, token in framing.items():
+        if index in tokenizer.encode(token.content, add_special_tokens=False).ids:
+            told = f"{token.content!r} frames texts and is a word as well"
+            raise StartupError(f"{path}: {told}: the setting special_tokens=text cannot be had")
+    for (name, prompt), ids in zip(prompts.items(), before, strict=True):
+        if tokenizer.encode(prompt).ids != ids:
             raise StartupError(
-                f"text.prompts.{name}: has special tokens, which `text` in QKV_SPECIAL_TOKENS takes as mere text"
+                f"text.prompts: {name!r} has special tokens, the setting special_tokens=text allows none"
             )
 
 
@@ -43,8 +45,10 @@ def _special(token: AddedToken) -> AddedToken:
 
 
 def _break_up(tokenizer: tokenizers.Tokenizer, contents: Iterable[str]) -> None:
-    """The vocabulary of such a model has special tokens among its pieces: none may be met whole."""
+    """Such a model has its special tokens among its pieces, with the best score: none may be met whole."""
     starts = [f"{re.escape(content[0])}(?={re.escape(content[1:])})" for content in contents if len(content) > 1]
+    if not starts:
+        return
     split = pre_tokenizers.Split(tokenizers.Regex("|".join(starts)), "isolated")
     before = tokenizer.pre_tokenizer
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split] if before is None else [before, split])

@@ -29,9 +29,8 @@ class TextStage:
             token_ids=settings.token_ids,
             special_tokens=settings.special_tokens,
         )
-        # Without a table of types there is nothing to be beyond.
         num_types = int(manifest.encoder.get("num_token_types", 2))
-        self._takes_pairs = not num_types or self._tokenizer.max_pair_type() < num_types
+        self._takes_pairs = num_types == 0 or self._tokenizer.num_pair_types <= num_types
         self._max_response_bytes = settings.max_response_bytes
         self._threads = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="qkv-tokenizer")
 
@@ -83,9 +82,7 @@ class TextStage:
             return
         if any(isinstance(item, Text) and item.pair is not None for item in request.inputs):
             raise RequestError(
-                "input: this model knows fewer types of token than its tokenizer gives, and takes no pairs",
-                param="input",
-                code="unsupported",
+                "input: this model knows one kind of token and takes no pairs", param="input", code="unsupported"
             )
 
     async def _in_thread(self, encode: Callable[[range], list[Encoding]], part: range) -> list[Encoding]:

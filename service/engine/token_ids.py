@@ -10,7 +10,7 @@ import tokenizers
 
 from service.errors import RequestError, StartupError
 
-_PROBES = ("a", "0", ".")
+PROBES = ("a", "0", ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Frame:
 
 def find_frame(path: Path, tokenizer: tokenizers.Tokenizer) -> Frame:
     """What the tokenizer itself puts around a text. Raises StartupError when it gives nothing, or fails."""
-    for probe in _PROBES:
+    for probe in PROBES:
         try:
             found = tokenizer.encode(probe)
         except Exception as error:  # the binding raises nothing narrower
@@ -56,7 +56,7 @@ def find_frame(path: Path, tokenizer: tokenizers.Tokenizer) -> Frame:
         body = [index for index, number in enumerate(found.sequence_ids) if number == 0]
         if body:
             return Frame(tuple(found.ids[: body[0]]), tuple(found.ids[body[-1] + 1 :]))
-    raise StartupError(f"{path}: the tokenizer gives no token for any of {' '.join(_PROBES)}")
+    raise StartupError(f"{path}: the tokenizer gives no token for any of {' '.join(PROBES)}")
 
 
 def check_range(ids: Sequence[int], vocab_size: int, place: Place) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 import tokenizers
 
 from service.engine.request import ABSENT, Input, Text, TokenList
-from service.engine.special_tokens import take_as_text
-from service.engine.token_ids import Place, check_frame, check_range, find_frame
+from service.engine.special_tokens import read_special_as_text
+from service.engine.token_ids import PROBES, Place, check_frame, check_range, find_frame
 from service.engine.truncation import SPECIAL, kept_positions
 from service.errors import RequestError, StartupError
 from service.manifest import TextSpec
@@ -31,7 +31,6 @@ COSTLY_CHARS = 8_192
 _CHARS_AT_ONCE = 131_072
 _CHARS_OF_AN_INPUT = 64
 
-_PAIR = ("a", "a")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -80,11 +79,11 @@ class TextTokenizer:
         *,
         max_text_chars: int,
         token_ids: Literal["framed", "verbatim"],
-        special_tokens: Literal["tokens", "text"] = "tokens",
+        special_tokens: Literal["special", "text"] = "special",
     ) -> None:
-        """Load tokenizer.json. Raises StartupError when it cannot be read or does not go with the manifest.
+        """Load tokenizer.json. Raises StartupError when it cannot be read or does not go with manifest and settings.
 
-        special_tokens: what those are that a text spells out.
+        special_tokens: what their names in a text are read as.
         """
         self._tokenizer = _load(path)
         self._text = text
@@ -92,16 +91,12 @@ class TextTokenizer:
         self._takes_any_ids = token_ids == "verbatim"
         self._frame = find_frame(path, self._tokenizer)
         if special_tokens == "text":
-            take_as_text(path, self._tokenizer, self._frame.prefix + self._frame.suffix, text.prompts)
+            read_special_as_text(path, self._tokenizer, self._frame, text.prompts)
         # A table of vectors may be smaller than the tokenizer's vocabulary; only then must every text be looked at.
         self._may_overflow = max(self._tokenizer.get_vocab().values()) >= text.vocab_size
         if text.default_prompt_name is not None and text.default_prompt_name not in text.prompts:
             raise StartupError(f"text.default_prompt_name: no prompt is called {text.default_prompt_name!r}")
         self._prompt_tokens = {prompt: self._count_prompt(prompt) for prompt in text.prompts.values()}
-
-    def max_pair_type(self) -> int:
-        """The highest token type that the template gives a pair of texts."""
-        return max(self._tokenizer.encode(*_PAIR).type_ids, default=0)
 
     @staticmethod
     def is_costly(inputs: Sequence[Input]) -> bool:
@@ -172,6 +167,11 @@ class TextTokenizer:
         if encoding.offsets is None or encoding.sequences is None:
             raise ValueError("the encoding was made without tokens")
         return TokenList(encoding.ids, encoding.offsets, encoding.sequences, self._tokenizer.id_to_token)
+
+    @property
+    def num_pair_types(self) -> int:
+        """How many kinds of tokens a pair has, by the template."""
+        return max(self._tokenizer.encode(*PROBES[:2]).type_ids, default=0) + 1
 
     def _check(self, item: Input, place: Place, *, is_framed_here: bool) -> None:
         if isinstance(item, Text):

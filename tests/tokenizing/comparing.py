@@ -41,12 +41,13 @@ def read(folder: Path, num_token_types: int | None = 2) -> TokenizerFile:
     return found
 
 
-def serve(file: TokenizerFile, special_tokens: Literal["tokens", "text"] = "tokens", **spec: Any) -> TextTokenizer:
+def serve(file: TokenizerFile, special_tokens: Literal["special", "text"] = "special", **spec: Any) -> TextTokenizer:
     """The same, as the service loads it."""
     with TemporaryDirectory() as scratch:
         path = Path(scratch) / "tokenizer.json"
         path.write_bytes(file.content)
-        text = TextSpec(max_tokens=10_000, max_tokens_source="test", vocab_size=file.num_ids, pad_token_id=0, **spec)
+        fields = {"max_tokens": 10_000, "max_tokens_source": "test", "vocab_size": file.num_ids, "token_dim": 4}
+        text = TextSpec(**(fields | {"pad_token_id": 0} | spec))
         return TextTokenizer(path, text, max_text_chars=10_000, token_ids="framed", special_tokens=special_tokens)
 
 

@@ -64,7 +64,7 @@ def saved(directories: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
     return {name: root / name for name in directories}
 
 
-@settings(max_examples=250)
+@settings(max_examples=120)
 @given(
     name=st.sampled_from(CLASSES),
     has_json=st.booleans(),

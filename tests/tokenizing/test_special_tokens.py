@@ -80,7 +80,7 @@ def test_tokens_that_the_file_does_not_call_special(copy: Copy) -> None:
 
 def test_a_word_that_frames_a_text_cannot_be_text(copy: Copy) -> None:
     folder = configure(copy("BertTokenizer"), cls_token="hello")
-    with pytest.raises(StartupError, match="'hello' is a word as well"):
+    with pytest.raises(StartupError, match="'hello' frames texts and is a word as well"):
         serve(read(folder), "text")
 
 
@@ -88,6 +88,6 @@ def test_a_prompt_with_special_tokens_is_refused(directories: dict[str, Path]) -
     file = read(directories["BertTokenizer"])
     prompts = {"query": "[MASK] hello ", "plain": "hello "}
     assert ids(serve(file, prompts=prompts), "[SEP]")
-    with pytest.raises(StartupError, match=r"text\.prompts\.query: has special tokens"):
+    with pytest.raises(StartupError, match=r"text\.prompts: 'query' has special tokens"):
         serve(file, "text", prompts=prompts)
     assert ids(serve(file, "text", prompts={"plain": "hello "}), "[SEP]").count(3) == 1

@@ -36,7 +36,7 @@ _RARE = "\U00013000"
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
-    """content: the bytes to write. changes: what differs from the source; empty when these are the source's bytes.
+    """content: the bytes to write. changes: what differs from the source's tokenizer.json; empty when nothing does.
 
     num_ids: one more than the highest id that it can give.
     """
@@ -76,7 +76,7 @@ def _from_json(
     """The document, with all written into it that the class does otherwise, and what that is."""
     name, num_faults = f"{folder}{TOKENIZER}", len(source.faults)
     document = source.read_object(name, is_required=True)
-    tokenizer = _load(source, name, content) if document else None
+    tokenizer = _load(source, name, content) if len(source.faults) == num_faults else None
     if tokenizer is None:
         return None
     for part in ("normalizer", "post_processor"):  # in full, where the file leaves out what is usual
