@@ -46,7 +46,12 @@ def serve(file: TokenizerFile, special_tokens: Literal["special", "text"] = "spe
     with TemporaryDirectory() as scratch:
         path = Path(scratch) / "tokenizer.json"
         path.write_bytes(file.content)
-        fields = {"max_tokens": 10_000, "max_tokens_source": "test", "vocab_size": file.num_ids, "token_dim": 4}
+        fields: dict[str, Any] = {
+            "max_tokens": 10_000,
+            "max_tokens_source": "test",
+            "vocab_size": file.num_ids,
+            "token_dim": 4,
+        }
         text = TextSpec(**(fields | {"pad_token_id": 0} | spec))
         return TextTokenizer(path, text, max_text_chars=10_000, token_ids="framed", special_tokens=special_tokens)
 

@@ -184,12 +184,27 @@ def test_taken_as_it_is(copy: Copy, name: str) -> None:
     assert compare(configure(save(copy(name)), tokenizer_class="PreTrainedTokenizerFast")) == []
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_taken_as_it_is_without_a_template(copy: Copy, name: str) -> None:
-    folder = configure(save(copy(name)), tokenizer_class="PreTrainedTokenizerFast")
-    edit(folder, lambda document: document.update(post_processor=None))
-    theirs = AutoTokenizer.from_pretrained(folder)
-    assert differences(serve(read(folder)), theirs, "hello world", ("a red cat", "hello [SEP]")) == []
+BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+BERT = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+TEMPLATES: dict[str, tuple[str, dict[str, Any] | None]] = {
+    "none": ("BertTokenizer", None),
+    "of bert": ("BertTokenizer", BERT),
+    "bytes": ("RobertaTokenizer", BYTES),
+    "bytes in a list": ("RobertaTokenizer", {"type": "Sequence", "processors": [BYTES]}),
+    "bytes and of bert": ("RobertaTokenizer", {"type": "Sequence", "processors": [BYTES, BERT]}),
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("inputs", [None, ["input_ids", "token_type_ids"]])
+def test_any_template_of_a_file_that_is_taken_as_it_is(copy: Copy, template: str, inputs: list[str] | None) -> None:
+    name, processor = TEMPLATES[template]
+    more = {} if inputs is None else {"model_input_names": inputs}
+    folder = configure(save(copy(name)), tokenizer_class="PreTrainedTokenizerFast", **more)
+    edit(folder, lambda document: document.update(post_processor=processor))
+    ours, theirs = serve(read(folder)), AutoTokenizer.from_pretrained(folder)
+    assert differences(ours, theirs, "hello world", ("a red cat", "hello [SEP]")) == []
+    assert ours.num_pair_types == (1 if inputs is None else 2)
 
 
 def test_modernbert_takes_the_file_as_it_is_whatever_class_it_names(copy: Copy) -> None:

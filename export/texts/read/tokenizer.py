@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from export.texts.tokenizing.algorithm import check_model
 from export.texts.tokenizing.build import build
 from export.texts.tokenizing.settings import INPUTS, TokenizerSettings, read_settings
 from export.texts.tokenizing.special import own_token
-from export.texts.tokenizing.token_types import gives_types, without_types
+from export.texts.tokenizing.token_types import without_types
 from export.texts.tokenizing.vocabulary import Vocabulary, read_vocabulary
 from service.manifest import TOKENIZER
 
@@ -67,7 +67,15 @@ def read_tokenizer(source: SourceDirectory, folder: str, num_token_types: int | 
         return None
     if changes or content is None:
         content = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-    return TokenizerFile(content, max(Tokenizer.from_buffer(content).get_vocab().values()) + 1, tuple(changes))
+        if _load(source, f"{folder}{TOKENIZER}, as it would be written", content) is None:
+            return None
+    return TokenizerFile(content, _num_ids(document), tuple(changes))
+
+
+def _num_ids(document: Mapping[str, Any]) -> int:
+    vocab, added = document["model"]["vocab"], document.get("added_tokens") or ()
+    ids: Iterable[int] = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
+    return max(max(ids, default=0), max((entry["id"] for entry in added), default=0)) + 1
 
 
 def _from_json(
@@ -125,8 +133,7 @@ def _from_files(
     if vocabulary is None:
         return None
     built = build(source, settings, vocabulary, settings.tokens_to_add({}, vocabulary.added))
-    name = f"{folder}{parts.files[0]}"
-    if built is None or _load(source, name, built.to_str().encode()) is None or len(source.faults) > num_faults:
+    if built is None or not _is_whole(source, f"{folder}{parts.files[0]}", built) or len(source.faults) > num_faults:
         return None
     return json.loads(built.to_str()), []
 
@@ -137,19 +144,25 @@ def _load(source: SourceDirectory, name: str, content: bytes) -> Tokenizer | Non
     except Exception as error:  # the tokenizers library raises plain Exception
         source.faults.append(f"{name}: the tokenizers library cannot read it: {error}")
         return None
+    return tokenizer if _is_whole(source, name, tokenizer) else None
+
+
+def _is_whole(source: SourceDirectory, name: str, tokenizer: Tokenizer) -> bool:
+    """True when every text has ids."""
     try:
         tokenizer.encode(_RARE)
-    except Exception as error:
+    except Exception as error:  # the tokenizers library raises plain Exception
         source.faults.append(f"{name}: a text with a character outside the vocabulary cannot be encoded: {error}")
-        return None
-    return tokenizer
+        return False
+    return True
 
 
 def _apply_types(document: dict[str, Any], settings: TokenizerSettings) -> list[str]:
     """What the model gets where token types are not handed to it."""
-    if not gives_types(Tokenizer.from_str(json.dumps(document))):
+    processor = without_types(document["post_processor"])
+    if processor == document["post_processor"]:
         return []
-    document["post_processor"] = without_types(document["post_processor"])
+    document["post_processor"] = processor
     reason = (
         f"model_input_names of {settings.kind.name} has" if INPUTS not in settings.keys else "model_input_names has"
     )

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokenizers import Tokenizer
-
 State = dict[str, Any]
 
 _FIRST, _SECOND = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
 
 
-def gives_types(tokenizer: Tokenizer) -> bool:
-    """True when any token of a pair has another type than 0."""
-    return any(tokenizer.encode("a", "a").type_ids)
-
-
 def without_types(processor: State | None) -> State:
-    """The same post-processor with every type 0."""
+    """The same post-processor with every type 0; without one the second text of a pair would be of type 1."""
     if processor is None:
         return _template([], [])
     kind = processor["type"]
