@@ -25,12 +25,14 @@ class KnownAnswers:
     """Texts of one kind with their answers. vectors: [texts, dim]; attention: layers of [heads, seq, seq] by text.
 
     texts: empty where no request will be made of them. origin: where the answers are from, in words.
+    least_norm: differences are held against the norm of a vector, or this where it is smaller: of scores, 1.
     """
 
     texts: tuple[str, ...]
     vectors: Array
     attention: tuple[list[Array], ...] | None = None
     origin: str = "its known answer"
+    least_norm: float = float(np.finfo(np.float64).tiny)
 
     @property
     def dim(self) -> int:
@@ -42,11 +44,21 @@ class KnownAnswers:
         """True when the server normalises."""
         return are_units(self.vectors)
 
+    def deltas(self, vector: Array, rows: Sequence[int] | slice = slice(None)) -> Array:
+        """Largest difference to each of the vectors, or of some rows, in units of their norms. -> [rows]
+
+        vector: [dim], or [rows, dim]
+        """
+        wanted = self.vectors[rows if isinstance(rows, slice) else list(rows)]
+        norms = np.maximum(np.linalg.norm(wanted, axis=1), self.least_norm)
+        found: Array = np.abs(vector - wanted).max(axis=1) / norms
+        return found
+
 
 def check_distinct(known: KnownAnswers, max_delta: float) -> None:
     """Raise BadReply when two texts have the same vector: then no comparison would prove anything."""
     for row in range(1, len(known.texts)):
-        nearest = float(_deltas(known.vectors[:row], known.vectors[row]).min())
+        nearest = float(known.deltas(known.vectors[row], slice(row)).min())
         if nearest <= _MIN_DISTINCTION * max_delta:
             raise BadReply("different texts have the same vector", f"max |Δ| {nearest:.2g}")
 
@@ -56,12 +68,11 @@ def compare_vectors(vectors: Array, rows: Sequence[int], known: KnownAnswers, *,
 
     vectors: [count, dim]; rows: for each, the number of its text in `known`.
     """
-    wanted = known.vectors[list(rows)]  # [count, dim]
-    deltas = np.abs(vectors - wanted).max(axis=1) / _norms(wanted)  # [count]
+    deltas = known.deltas(vectors, rows)  # [count]
     if deltas.max() <= max_delta:
         return
     position = int(np.argmax(deltas > max_delta))
-    others = _deltas(known.vectors, vectors[position])
+    others = known.deltas(vectors[position])
     other = int(others.argmin())
     if others[other] <= max_delta:
         raise BadReply(
@@ -70,7 +81,7 @@ def compare_vectors(vectors: Array, rows: Sequence[int], known: KnownAnswers, *,
     raise BadReply(
         f"a vector differs from {known.origin}",
         f"at position {position}, max |Δ| {deltas[position]:.2g} where {max_delta:.2g} is allowed, "
-        f"cosine {_cosine(vectors[position], wanted[position]):.6f}",
+        f"cosine {_cosine(vectors[position], known.vectors[rows[position]]):.6f}",
     )
 
 
@@ -89,18 +100,6 @@ def compare_attention(layers: Sequence[Array], row: int, known: KnownAnswers) ->
         raise BadReply(
             f"attention differs from {known.origin}", f"max |Δ| {worst:.2g}, {MAX_ATTENTION_DELTA:.2g} allowed"
         )
-
-
-def _deltas(vectors: Array, vector: Array) -> Array:
-    """Largest difference to each of the vectors, in units of their norms. vectors: [texts, dim] -> [texts]"""
-    deltas: Array = np.abs(vectors - vector).max(axis=1) / _norms(vectors)
-    return deltas
-
-
-def _norms(vectors: Array) -> Array:
-    """Their norms, none of them 0. vectors: [texts, dim] -> [texts]"""
-    norms: Array = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float64).tiny)
-    return norms
 
 
 def _cosine(left: Array, right: Array) -> float:

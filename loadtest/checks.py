@@ -46,6 +46,52 @@ def read_vectors(items: list[dict[str, Any]]) -> Array:
     return stack([_numbers(item.get("embedding"), "embedding") for item in items])
 
 
+def read_scores(items: list[dict[str, Any]]) -> Array:
+    """The scores of all items, by the names of their labels. -> [count, labels]
+
+    Raises BadReply: no scores, labels that repeat or differ, not the best first.
+    """
+    rows = [_by_label(item.get("scores")) for item in items]
+    if len({tuple(row) for row in rows}) != 1:
+        raise BadReply("the labels of two texts differ")
+    return stack([_numbers(list(row.values()), "scores") for row in rows])
+
+
+def _by_label(scores: object) -> dict[str, object]:
+    if not isinstance(scores, list) or not all(isinstance(one, dict) for one in scores):
+        raise BadReply("an item has no list of objects `scores`")
+    labels = [one.get("label") for one in scores]
+    if not all(isinstance(label, str) for label in labels) or len(set(labels)) < len(labels):
+        raise BadReply("the labels of an item are not names, each once", str(labels))
+    _check_falling([one.get("score") for one in scores])
+    return {one["label"]: one.get("score") for one in sorted(scores, key=lambda one: str(one["label"]))}
+
+
+def read_ranks(body: bytes, count: int) -> Array:
+    """The scores of `count` documents, in the order in which they were sent. -> [count, 1]
+
+    Raises BadReply: not JSON, a document that is missing or there twice, not the best first.
+    """
+    results = _load(body)
+    results = results.get("results") if isinstance(results, dict) else None
+    if not isinstance(results, list) or not all(isinstance(result, dict) for result in results):
+        raise BadReply("the reply has no list of objects `results`")
+    indices = [result.get("index") for result in results]
+    if not all(type(index) is int for index in indices) or sorted(indices) != list(range(count)):
+        raise BadReply("`results` are not of every document, each once", str(indices))
+    scores = _numbers([result.get("relevance_score") for result in results], "relevance_score")
+    _check_falling(scores.tolist())
+    found = np.empty((count, 1))
+    found[indices, 0] = scores
+    return found
+
+
+def _check_falling(scores: list[Any]) -> None:
+    numbers = _numbers(scores, "scores")
+    if (np.diff(numbers) > 0).any():
+        raise BadReply("the best does not come first", str(scores))
+
+
 def stack(vectors: Sequence[Array]) -> Array:
     """Vectors as rows. vectors: [dim] each -> [count, dim]. Raises BadReply: not vectors, unequal dimensions."""
     shapes = sorted({vector.shape for vector in vectors})

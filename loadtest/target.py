@@ -19,6 +19,8 @@ from loadtest.errors import BadReply, LoadTestError
 
 EMBEDDINGS = "/v1/embeddings"
 ENCODE = "/v1/encode"
+CLASSIFY = "/v1/classify"
+RERANK = "/v1/rerank"
 MODELS = "/v1/models"
 READY = "/health/ready"
 
@@ -28,14 +30,17 @@ _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server and a model of it. max_input_tokens: None = it does not say. has_attention: qkv's attention output."""
+    """A server and a model of it. max_input_tokens: None = it does not say.
+
+    routes: those that a request of some kind may go to; `/v1/encode` where it gives vectors with their attention.
+    """
 
     url: str
     model: str
     headers: Mapping[str, str]
     timeout_s: float
     max_input_tokens: int | None = None
-    has_attention: bool = False
+    routes: frozenset[str] = frozenset({EMBEDDINGS})
 
     def post(self, path: str, body: bytes) -> bytes:
         """The body of a 200. Raises BadReply."""
@@ -89,8 +94,15 @@ def find_target(address: Address, model: str | None, *, is_openai_only: bool) ->
         address.headers,
         address.timeout_s,
         limit if type(limit) is int and limit > 0 else None,
-        bool(entry.get("attention")) and not is_openai_only,
+        frozenset({EMBEDDINGS}) if is_openai_only else _routes(entry),
     )
+
+
+def _routes(entry: Mapping[str, Any]) -> frozenset[str]:
+    """What a model can be asked; of a server that does not say, vectors."""
+    listed = entry.get("routes")
+    found = {CLASSIFY, EMBEDDINGS, RERANK}.intersection(listed) if isinstance(listed, list) else {EMBEDDINGS}
+    return frozenset(found | ({ENCODE} if entry.get("attention") and EMBEDDINGS in found else set()))
 
 
 def _check(address: Address) -> None:

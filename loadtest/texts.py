@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from loadtest.corpus import read_corpus
 from loadtest.errors import LoadTestError
+from loadtest.target import CLASSIFY, EMBEDDINGS, ENCODE, RERANK
 
 # The worst hundred words in a row of the corpus, in a WordPiece vocabulary of 30,000, and room for special tokens.
 TOKENS_PER_WORD = 2.5
@@ -19,12 +20,15 @@ _WORD = re.compile(r"[(\"'`]?[A-Za-z][a-z]*(?:['-][a-z]+)*[)\"'`]?[.,;:?!]?")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of request. num_texts: in each; weight: how often beside the others; num_words: length of a text."""
+    """One kind of request. num_texts: in each; weight: how often beside the others; num_words: length of a text.
+
+    path: the route that answers it.
+    """
 
     num_words: Callable[[random.Random], int]
     weight: int
     num_texts: int = 1
-    wants_attention: bool = False
+    path: str = EMBEDDINGS
 
 
 def _mixed(rng: random.Random) -> int:
@@ -37,7 +41,9 @@ KINDS = {
     "passage": Kind(lambda rng: rng.randint(70, 100), weight=3),
     "mixed": Kind(_mixed, weight=4),
     "list32": Kind(_mixed, weight=1, num_texts=32),
-    "attention": Kind(_mixed, weight=1, wants_attention=True),
+    "attention": Kind(_mixed, weight=1, path=ENCODE),
+    "classify": Kind(_mixed, weight=4, path=CLASSIFY),
+    "rerank": Kind(_mixed, weight=1, num_texts=8, path=RERANK),
 }
 
 

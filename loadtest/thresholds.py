@@ -25,6 +25,8 @@ class Latencies(_Table):
     mixed: float = Field(gt=0)
     list32: float = Field(gt=0)
     attention: float = Field(gt=0)
+    classify: float = Field(gt=0)
+    rerank: float = Field(gt=0)
 
     def of(self, kind: str) -> float:
         """The limit of one kind."""

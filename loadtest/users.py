@@ -78,6 +78,18 @@ class Caller(FastHttpUser):
         """A text with its attention weights."""
         self._send("attention")
 
+    @tag("classify")
+    @task(KINDS["classify"].weight)
+    def classify(self) -> None:
+        """A text whose classes are wanted."""
+        self._send("classify")
+
+    @tag("rerank")
+    @task(KINDS["rerank"].weight)
+    def rerank(self) -> None:
+        """A query with eight documents."""
+        self._send("rerank")
+
     def _send(self, kind: str) -> None:
         job = self.work.next_job(kind)
         with self.recorder.sending(kind):

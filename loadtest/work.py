@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-import orjson
-
 from loadtest import checks
 from loadtest.answers import KnownAnswers, check_distinct, compare_attention, compare_vectors
 from loadtest.bounds import KNOWN_SHARE
 from loadtest.errors import BadReply, LoadTestError, judging
-from loadtest.target import EMBEDDINGS, ENCODE, Target
-from loadtest.texts import KINDS, Kind, make_texts, max_words
+from loadtest.exchanges import Answer, least_norm, num_words_beside, read_reply, write_request
+from loadtest.target import Target
+from loadtest.texts import KINDS, make_texts, max_words
 
 NUM_KNOWN = 8  # texts of each kind with known answers; a list needs as many as it is long
 # A user waits this many times the mean wait, evenly spread: users with one wait would move in step.
@@ -54,14 +53,6 @@ class Job:
     rows: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A well-formed reply. vectors: [count, dim]; attention: layers of [heads, seq, seq], None = not wanted."""
-
-    vectors: checks.Array
-    attention: list[checks.Array] | None
-
-
 @dataclass(slots=True)
 class Work:
     """Requests without end, and their judge: `read` each reply, then `compare` it."""
@@ -82,7 +73,7 @@ class Work:
         self._rng.seed(self.options.seed)
         for name in self.options.kinds:
             kind = KINDS[name]
-            longest = self.options.longest or max_words(self.target.max_input_tokens)
+            longest = self.options.longest or max(1, max_words(self.target.max_input_tokens) - num_words_beside(kind))
             texts = make_texts(kind, NUM_BODIES * kind.num_texts, longest=longest, seed=f"{name} {self.options.seed}")
             groups = [texts[start : start + kind.num_texts] for start in range(0, len(texts), kind.num_texts)]
             self._jobs[name] = [self._job(name, group) for group in groups]
@@ -110,7 +101,7 @@ class Work:
     def compare(self, job: Job, answer: Answer) -> None:
         """Raise BadReply, and nothing else, unless it is the known answer; where none is known, the first one to it."""
         if job.rows is None:
-            known, rows = self._first.setdefault(job.body, _as_first(answer)), tuple(range(job.num_texts))
+            known, rows = self._first.setdefault(job.body, _as_first(job.kind, answer)), tuple(range(job.num_texts))
         else:
             known, rows = self.known[job.kind], job.rows
         compare_vectors(answer.vectors, rows, known, max_delta=self.options.max_delta)
@@ -122,7 +113,7 @@ class Work:
             answers = [self._ask(self._job(name, [text])) for text in texts]
             attention = tuple(answer.attention for answer in answers if answer.attention is not None)
             vectors = checks.stack([answer.vectors[0] for answer in answers])
-            known = KnownAnswers(tuple(texts), vectors, attention or None)
+            known = KnownAnswers(tuple(texts), vectors, attention or None, least_norm=least_norm(KINDS[name]))
             check_distinct(known, self.options.max_delta)
         except BadReply as fault:
             raise LoadTestError(f"{name}: single requests before the load were not answered right: {fault}") from None
@@ -132,37 +123,30 @@ class Work:
         return _read(job, 200, self.target.post(job.path, job.body))
 
     def _job(self, name: str, texts: Sequence[str], rows: tuple[int, ...] | None = None) -> Job:
-        path, body = _request(KINDS[name], texts, self.target.model)
-        return Job(name, path, body, len(texts), rows)
-
-
-def _request(kind: Kind, texts: Sequence[str], model: str) -> tuple[str, bytes]:
-    content = {"input": texts[0] if kind.num_texts == 1 else texts, "model": model}
-    if not kind.wants_attention:
-        return EMBEDDINGS, orjson.dumps(content)
-    wanted = {"include": ["embedding", "attention"], "attention": {"layers": "last", "heads": "mean"}}
-    return ENCODE, orjson.dumps(content | wanted)
+        kind = KINDS[name]
+        return Job(name, kind.path, write_request(kind, texts, self.target.model), len(texts), rows)
 
 
 @judging()
 def _read(job: Job, status: int, body: bytes) -> Answer:
     checks.check_status(status, body)
-    items = checks.read_items(body, job.num_texts)
-    attention = checks.read_attention(items[0]) if KINDS[job.kind].wants_attention else None
-    return Answer(checks.read_vectors(items), attention)
+    return read_reply(KINDS[job.kind], body, job.num_texts)
 
 
-def _as_first(answer: Answer) -> KnownAnswers:
+def _as_first(kind: str, answer: Answer) -> KnownAnswers:
     attention = None if answer.attention is None else (answer.attention,)
-    return KnownAnswers((), answer.vectors, attention, "the first answer to the same request")
+    origin = "the first answer to the same request"
+    return KnownAnswers((), answer.vectors, attention, origin, least_norm(KINDS[kind]))
 
 
 def choose_kinds(wanted: Sequence[str], target: Target, *, is_openai_only: bool) -> tuple[str, ...]:
     """The kinds to send: those wanted, or all that the server has. Raises LoadTestError naming what cannot be."""
     if unknown := [name for name in wanted if name not in KINDS]:
         raise LoadTestError(f"no kind named {', '.join(unknown)}; there are {', '.join(KINDS)}")
-    possible = [name for name, kind in KINDS.items() if target.has_attention or not kind.wants_attention]
+    possible = [name for name, kind in KINDS.items() if kind.path in target.routes]
     if impossible := [name for name in wanted if name not in possible]:
         why = "--openai-only leaves it out" if is_openai_only else f"{target.model} does not offer it"
         raise LoadTestError(f"{', '.join(impossible)}: {why}")
+    if not possible:
+        raise LoadTestError(f"{target.model} offers none of {', '.join(KINDS)}")
     return tuple(dict.fromkeys(wanted or possible))

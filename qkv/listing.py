@@ -13,7 +13,7 @@ from qkv.cache import cache_dir
 from qkv.report import console
 from service.bundle import open_bundle, read_manifest
 from service.errors import StartupError
-from service.manifest import MANIFEST, TextManifest
+from service.manifest import MANIFEST, Manifest, TextManifest
 
 
 def list_bundles(dirs: Sequence[Path] | None) -> bool:
@@ -26,7 +26,7 @@ def list_bundles(dirs: Sequence[Path] | None) -> bool:
         _check_given(path)
     searched = list(dirs) if dirs else [path for path in (Path("bundles"), cache_dir()) if path.is_dir()]
     table = Table()
-    for heading in ("name", "family", "dim", "max size", "precision", "proof", "path", "state"):
+    for heading in ("name", "family", "task", "dim", "max size", "precision", "proof", "path", "state"):
         table.add_column(heading, overflow="fold")
     states = []
     for path in _find(searched):
@@ -68,7 +68,7 @@ def _describe(path: Path) -> list[str]:
     try:
         manifest = read_manifest(path)
     except StartupError as error:
-        return [path.name, "", "", "", "", "", str(path), _without(path, error)]
+        return [path.name, "", "", "", "", "", "", str(path), _without(path, error)]
     try:
         open_bundle(path)
         state = "verified"
@@ -77,15 +77,20 @@ def _describe(path: Path) -> list[str]:
     return [
         manifest.name,
         manifest.family,
-        str(manifest.text.token_dim if manifest.embedding is None else manifest.embedding.dim)
-        if isinstance(manifest, TextManifest)
-        else "tensors",
+        *_gives(manifest),
         ", ".join(map(str, manifest.max_sizes.values())),
         manifest.precision,
         manifest.proof.kind,
         str(path),
         state,
     ]
+
+
+def _gives(manifest: Manifest) -> tuple[str, str]:
+    """What the model is for, and the width of its vectors, where it gives one for a text."""
+    if not isinstance(manifest, TextManifest):
+        return "tensors", ""
+    return manifest.task, "" if manifest.embedding is None else str(manifest.embedding.dim)
 
 
 def _without(path: Path, error: StartupError) -> str:

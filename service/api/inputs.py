@@ -46,7 +46,7 @@ def _item(value: Any, name: str, engine: Engine, allow_pairs: bool) -> Input:
 
 def _pair(value: list[Any], name: str, allow_pairs: bool) -> Text:
     if not allow_pairs:
-        raise RequestError(f"{name}: pairs of texts are taken by /v1/encode only", param=name)
+        raise RequestError(f"{name}: pairs of texts are taken by /v1/encode and /v1/classify", param=name)
     if len(value) != 2 or not isinstance(value[1], str):
         raise RequestError(f"{name}: a pair is 2 strings, got {describe(value)}", param=name)
     return Text(value[0], pair=value[1])

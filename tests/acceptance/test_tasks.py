@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -163,9 +164,14 @@ async def check_refused(client: httpx2.AsyncClient, routes: dict[str, str]) -> N
         assert "ask /v1/" in message
 
 
-async def test_an_embedding_model_ranks_and_classifies_nothing(tiny_bundle: Path) -> None:
+async def test_an_embedding_model_ranks_and_classifies_nothing(
+    tiny_bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     async with serving(tiny_bundle) as client:
         model = (await client.get("/v1/models")).json()["data"][0]
+        assert model["embedding"]["pooling_source"] == "1_Pooling/config.json"
+        assert "embedding, pooling mean (1_Pooling/config.json), 64 tokens (" in caplog.text
         await check_refused(client, {"/v1/classify": model["id"], "/v1/rerank": model["id"]})
 
 

@@ -29,6 +29,12 @@ def test_a_link_to_a_bundle_beside_it_is_not_listed_again(bundles: Path, capsys:
     assert "b/default" in capsys.readouterr().out
 
 
+def test_what_a_bundle_is_for_is_listed(bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert list_bundles([bundles])
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("task", "embedding", "32", "float32", "pytorch"))
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json"])
 def test_a_fault_names_the_file_and_the_path_stands_in_its_column_alone(
     bundles: Path, capsys: pytest.CaptureFixture[str], name: str

@@ -295,8 +295,10 @@ async def test_a_size_without_end_is_refused(tensors: httpx2.AsyncClient, shape:
 
 
 async def test_each_kind_of_model_says_what_it_takes(tensors: httpx2.AsyncClient, client: httpx2.AsyncClient) -> None:
-    for path in (URL, "/v1/embeddings", "/v1/tokenize"):
-        answer = await tensors.post(path, json={"input": "the cat"})
+    body: dict[str, Any] = {"input": "the cat"}
+    bodies = dict.fromkeys((URL, "/v1/embeddings", "/v1/tokenize", "/v1/classify"), body)
+    for path, body in (bodies | {"/v1/rerank": {"query": "a", "documents": ["b"]}}).items():
+        answer = await tensors.post(path, json=body)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (400, "unsupported")
         assert "takes tensors" in error["message"]

@@ -34,8 +34,9 @@ class Reply:
 
     def replaced(self, **fields: Any) -> Reply:
         """With other fields in every item."""
-        items = [item | {name: make(item) for name, make in fields.items()} for item in self.content["data"]]
-        return replace(self, content=self.content | {"data": items})
+        key = "results" if "results" in self.content else "data"
+        items = [item | {name: make(item) for name, make in fields.items()} for item in self.content[key]]
+        return replace(self, content=self.content | {key: items})
 
 
 # The right reply, and the texts that were asked for before.
@@ -51,6 +52,7 @@ class Stub:
     num_right: int = 0
     models: tuple[str, ...] = ("stub",)
     has_attention: bool = False
+    routes: tuple[str, ...] | None = None  # that its models say they have
     paths: list[str] = field(default_factory=list)
     bodies: list[Json] = field(default_factory=list)
     url: str = ""
@@ -60,14 +62,14 @@ class Stub:
     def answer(self, path: str, body: bytes) -> Reply:
         """The reply to one request."""
         if path == "/v1/models":
-            extra = {"attention": {"layers": 2}} if self.has_attention else {}
+            extra: Json = {"attention": {"layers": 2}} if self.has_attention else {}
+            extra |= {} if self.routes is None else {"routes": list(self.routes)}
             return Reply({"data": [{"id": name, "object": "model", **extra} for name in self.models]})
         asked = json.loads(body)
         self.paths.append(path)
         self.bodies.append(asked)
         self.num_open_then.append(self.num_open)
-        texts = [asked["input"]] if isinstance(asked["input"], str) else asked["input"]
-        reply = Reply({"object": "list", "data": [_item(i, text, path) for i, text in enumerate(texts)]})
+        reply = Reply({"object": "list", **_content(path, asked)})
         return self.fault(reply, self) if self.fault and len(self.bodies) > self.num_right else reply
 
 
@@ -77,7 +79,19 @@ def vector(text: str) -> list[float]:
     return [float(value) for value in values / np.linalg.norm(values)]
 
 
+def _content(path: str, asked: Json) -> Json:
+    if path == "/v1/rerank":
+        scores = {index: vector(text)[0] for index, text in enumerate(asked["documents"])}
+        order = sorted(scores, key=lambda index: (-scores[index], index))
+        return {"results": [{"index": index, "relevance_score": scores[index]} for index in order]}
+    texts = [asked["input"]] if isinstance(asked["input"], str) else asked["input"]
+    return {"data": [_item(index, text, path) for index, text in enumerate(texts)]}
+
+
 def _item(index: int, text: str, path: str) -> Json:
+    if path == "/v1/classify":
+        scores = [{"label": label, "score": score} for label, score in zip("abc", vector(text), strict=False)]
+        return {"index": index, "scores": sorted(scores, key=lambda score: -float(score["score"]))}
     item: Json = {"object": "embedding", "index": index, "embedding": vector(text)}
     if path == "/v1/encode":
         num_tokens = len(text.split())

@@ -102,6 +102,63 @@ def test_a_server_that_has_too_much_to_do_is_not_wrong(status: int) -> None:
     assert caught.value.is_overload
 
 
+def scores(*pairs: tuple[object, object]) -> dict[str, Any]:
+    return {"scores": [{"label": label, "score": score} for label, score in pairs]}
+
+
+def test_scores_are_read_by_the_names_of_their_labels() -> None:
+    items = [scores(("b", 0.75), ("a", 0.25)), scores(("a", 2.0), ("b", -1.0))]
+    assert np.array_equal(checks.read_scores(items), [[0.25, 0.75], [2.0, -1.0]])
+
+
+@pytest.mark.parametrize(
+    ("items", "reason"),
+    [
+        ([{}], "an item has no list of objects `scores`"),
+        ([{"scores": ["a"]}], "an item has no list of objects `scores`"),
+        ([scores(("a", 0.9), ("a", 0.1))], "the labels of an item are not names, each once"),
+        ([scores((1, 0.9))], "the labels of an item are not names, each once"),
+        ([scores(("a", 0.1), ("b", 0.9))], "the best does not come first"),
+        ([scores(("a", None))], "scores: holds numbers that are not finite"),
+        ([scores(("a", "0.9"))], "scores: is not a list of numbers"),
+        ([scores(("a", 0.9)), scores(("b", 0.9))], "the labels of two texts differ"),
+        ([scores()], "the embeddings are not vectors of one dimension"),
+    ],
+)
+def test_wrong_scores_are_told(items: list[dict[str, Any]], reason: str) -> None:
+    with pytest.raises(BadReply) as caught:
+        checks.read_scores(items)
+    assert str(caught.value).startswith(reason)
+
+
+def ranks(*pairs: tuple[object, object]) -> bytes:
+    return json.dumps({"results": [{"index": index, "relevance_score": score} for index, score in pairs]}).encode()
+
+
+def test_ranks_are_read_in_the_order_of_the_documents() -> None:
+    assert np.array_equal(checks.read_ranks(ranks((2, 3.0), (0, 1.5), (1, 1.5)), 3), [[1.5], [1.5], [3.0]])
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "the reply is not JSON"),
+        (b'{"data": []}', "the reply has no list of objects `results`"),
+        (b'{"results": [1]}', "the reply has no list of objects `results`"),
+        (ranks((0, 1.0)), "`results` are not of every document, each once: [0]"),
+        (ranks((0, 1.0), (0, 0.5)), "`results` are not of every document, each once: [0, 0]"),
+        (ranks((0, 1.0), (2, 0.5)), "`results` are not of every document, each once: [0, 2]"),
+        (ranks((False, 1.0), (True, 0.5)), "`results` are not of every document, each once"),
+        (ranks((0, 0.5), (1, 1.0)), "the best does not come first"),
+        (ranks((0, None), (1, 1.0)), "relevance_score: holds numbers that are not finite"),
+    ],
+)
+def test_wrong_ranks_are_told(body: bytes, reason: str) -> None:
+    with pytest.raises(BadReply) as caught:
+        checks.read_ranks(body, 2)
+    assert str(caught.value).startswith(reason)
+
+
 def attention(weights: Any, num_tokens: int = 2, **fields: object) -> dict[str, Any]:
     layer = {"layer": 5, "shape": list(np.shape(weights)), "weights": weights} | fields
     return {"num_tokens": num_tokens, "attention": [layer]}

@@ -29,12 +29,30 @@ def stub_address(**fields: object) -> Iterator[tuple[Stub, Address]]:
 def test_the_only_model_is_found_and_the_url_may_end_in_v1() -> None:
     with stub_address() as (_, address):
         target = find_target(Address(address.url + "/v1/"), None, is_openai_only=False)
-    assert (target.url, target.model, target.max_input_tokens, target.has_attention) == (
+    assert (target.url, target.model, target.max_input_tokens, target.routes) == (
         address.url,
         "stub",
         None,
-        False,
+        frozenset({"/v1/embeddings"}),
     )
+
+
+@pytest.mark.parametrize(
+    ("listed", "has_attention", "routes"),
+    [
+        (None, True, {"/v1/embeddings", "/v1/encode"}),
+        (("/v1/embeddings", "/v1/encode"), True, {"/v1/embeddings", "/v1/encode"}),
+        (("/v1/embeddings", "/v1/encode"), False, {"/v1/embeddings"}),
+        (("/v1/classify", "/v1/rerank", "/v1/encode", "/v1/any"), True, {"/v1/classify", "/v1/rerank"}),
+        (("/v1/encode",), True, set()),
+    ],
+)
+def test_routes_are_those_that_the_model_lists(
+    listed: tuple[str, ...] | None, has_attention: bool, routes: set[str]
+) -> None:
+    with stub_address(routes=listed, has_attention=has_attention) as (_, address):
+        assert find_target(address, None, is_openai_only=False).routes == routes
+        assert find_target(address, None, is_openai_only=True).routes == {"/v1/embeddings"}
 
 
 def test_several_models_are_a_choice_of_the_user() -> None:
@@ -129,7 +147,13 @@ def test_a_limit_of_tokens_that_is_none_is_not_taken_for_one(limit: str, taken: 
 
 def test_kinds_are_those_that_the_server_offers() -> None:
     plain = Target("http://any", "m", {}, 5)
-    full = Target("http://any", "m", {}, 5, has_attention=True)
+    full = Target("http://any", "m", {}, 5, routes=frozenset({"/v1/embeddings", "/v1/encode"}))
+    scorer = Target("http://any", "m", {}, 5, routes=frozenset({"/v1/classify", "/v1/rerank"}))
+    assert choose_kinds((), scorer, is_openai_only=False) == ("classify", "rerank")
+    with pytest.raises(LoadTestError, match="short: m does not offer it"):
+        choose_kinds(("classify", "short"), scorer, is_openai_only=False)
+    with pytest.raises(LoadTestError, match="m offers none of short, passage"):
+        choose_kinds((), Target("http://any", "m", {}, 5, routes=frozenset()), is_openai_only=False)
     assert choose_kinds((), plain, is_openai_only=False) == ("short", "passage", "mixed", "list32")
     assert choose_kinds((), full, is_openai_only=False) == ("short", "passage", "mixed", "list32", "attention")
     assert choose_kinds(("mixed", "short"), plain, is_openai_only=False) == ("mixed", "short")

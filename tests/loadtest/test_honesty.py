@@ -98,12 +98,19 @@ class Case:
     def make_stub(self) -> Stub:
         learnt = NUM_KNOWN_OF_LIST if self.kind == "list32" else NUM_KNOWN
         num_right = learnt if self.num_right is None else self.num_right
-        return Stub(fault=self.fault, num_right=num_right, has_attention=self.kind == "attention")
+        routes = (f"/v1/{self.kind}",) if self.kind in ("classify", "rerank") else None
+        return Stub(fault=self.fault, num_right=num_right, has_attention=self.kind == "attention", routes=routes)
 
 
 CASES = {
     "right": Case(None, None),
     "right attention": Case(None, None, "attention"),
+    "right ranks": Case(None, None, "rerank"),
+    "ranks from the end": Case(
+        lambda reply, _: replace(reply, content={"results": reply.content["results"][::-1]}),
+        "the best does not come first",
+        "rerank",
+    ),
     "spike": Case(None, None, "short", shape="spike"),
     "one vector": Case(one_vector, "wrong number of vectors: 1 for 32 inputs"),
     "NaN": Case(not_a_number, "embedding: holds numbers that are not finite"),

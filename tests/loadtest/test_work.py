@@ -12,12 +12,13 @@ from loadtest.target import Address, find_target
 from loadtest.work import NUM_BODIES, Job, Options, Work
 from tests.loadtest.stub import Json, Stub, serving
 
-KINDS = ("short", "list32", "attention")
+KINDS = ("short", "list32", "attention", "classify", "rerank")
+ROUTES = ("/v1/embeddings", "/v1/encode", "/v1/classify", "/v1/rerank")
 
 
 @pytest.fixture(scope="module")
 def stub() -> Iterator[Stub]:
-    stub = Stub(has_attention=True)
+    stub = Stub(has_attention=True, routes=ROUTES)
     with serving(stub):
         yield stub
 
@@ -37,12 +38,17 @@ def job_of(work: Work, kind: str, *, is_known: bool) -> Job:
 def take(work: Work, stub: Stub, job: Job, change: Callable[[list[Json]], object] = lambda items: None) -> None:
     """Judge the right reply to a job, changed."""
     content = stub.answer(job.path, job.body).content
-    change(content["data"])
+    change(content["results" if "results" in content else "data"])
     work.compare(job, work.read(job, 200, json.dumps(content).encode()))
 
 
 def nudge(items: list[Json]) -> None:
-    items[-1]["embedding"][0] += 3e-5
+    if "embedding" in items[-1]:
+        items[-1]["embedding"][0] += 3e-5
+    elif "scores" in items[-1]:
+        items[-1]["scores"][-1]["score"] -= 5e-5
+    else:
+        items[-1]["relevance_score"] -= 3e-5
 
 
 def swap(items: list[Json]) -> None:
@@ -79,6 +85,29 @@ def test_known_texts_are_held_to_what_was_learnt_the_first_time_already(work: Wo
         take(work, stub, job_of(work, "short", is_known=True), nudge)
     with pytest.raises(BadReply, match="attention differs from its known answer"):
         take(work, stub, job_of(work, "attention", is_known=True), attend_elsewhere)
+
+
+def test_documents_that_change_places_are_found(work: Work, stub: Stub) -> None:
+    def exchange(items: list[Json]) -> None:
+        items[0]["index"], items[1]["index"] = items[1]["index"], items[0]["index"]
+
+    known = job_of(work, "rerank", is_known=True)
+    take(work, stub, known)
+    with pytest.raises(BadReply, match="a vector is that of another text"):
+        take(work, stub, known, exchange)
+    with pytest.raises(BadReply, match="the best does not come first"):
+        take(work, stub, known, lambda items: items.reverse())
+
+
+def test_classes_that_change_places_are_found(work: Work, stub: Stub) -> None:
+    def exchange(items: list[Json]) -> None:
+        first, second, *_ = items[0]["scores"]
+        first["label"], second["label"] = second["label"], first["label"]
+
+    known = job_of(work, "classify", is_known=True)
+    take(work, stub, known)
+    with pytest.raises(BadReply, match="a vector differs from its known answer"):
+        take(work, stub, known, exchange)
 
 
 def test_a_reply_that_is_not_well_formed_is_nobodys_first(work: Work, stub: Stub) -> None:
