@@ -11,10 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import BertConfig, BertForMaskedLM
@@ -359,6 +362,20 @@ def test_a_broken_set_of_shards_is_refused_by_the_file(
     shards = write_shards(folder, ONE, weights_of(tiny_models / "bert_mean"))
     message = damage(folder, shards)
     assert any(re.search(message, fault) for fault in faults_of(folder)), faults_of(folder)
+
+
+NAMES = st.text(max_size=9) | st.sampled_from([ONE, "a" * 300, "a/" * 200, "/etc/passwd", "../x", "1_Pooling", "."])
+
+
+@given(places=st.dictionaries(st.text(max_size=9) | st.just("embeddings.LayerNorm.bias"), NAMES | st.integers()))
+def test_whatever_an_index_holds_there_are_faults(
+    tiny_models: Path, tmp_path_factory: pytest.TempPathFactory, places: dict[str, Any]
+) -> None:
+    folder = bare(tiny_models / "bert_mean", tmp_path_factory.mktemp("index") / "model")
+    write_index(folder, ONE, places)
+    faults = faults_of(folder)
+    assert faults
+    assert all(len(fault) < 1_000 for fault in faults)
 
 
 def test_the_faults_of_all_shards_are_told_at_once(tiny_models: Path, tmp_path: Path) -> None:
