@@ -72,7 +72,9 @@ def hub(tiny_models: Path) -> Iterator[Hub]:
 
 
 def test_only_what_is_needed_is_fetched_and_once(hub: Hub, tiny_models: Path, tmp_path: Path) -> None:
-    (found,) = located("org/tiny", cache=tmp_path, HF_ENDPOINT=hub.url)
+    found, *again = located("org/tiny", "org/tiny", f"org/tiny@{COMMIT}", cache=tmp_path, HF_ENDPOINT=hub.url)
+    assert len(hub.fetched) == len(set(hub.fetched))
+    assert [answer["path"] for answer in again] == [found["path"]] * 2
     needed = {
         "config.json",
         "modules.json",
@@ -89,10 +91,6 @@ def test_only_what_is_needed_is_fetched_and_once(hub: Hub, tiny_models: Path, tm
     first, *_, last = found["told"]
     assert first == [f"fetching org/tiny from {hub.url}", 0, 0]
     assert last[1] == last[2] >= (tiny_models / "bert_mean/model.safetensors").stat().st_size
-    num_fetched = len(hub.fetched)
-    again = located("org/tiny", f"org/tiny@{COMMIT}", cache=tmp_path, HF_ENDPOINT=hub.url)
-    assert [answer["path"] for answer in again] == [found["path"]] * 2
-    assert len(hub.fetched) == num_fetched
 
 
 def test_a_model_of_the_hub_becomes_a_bundle_by_its_name(hub: Hub, tiny_models: Path, tmp_path: Path) -> None:
@@ -122,31 +120,23 @@ def test_what_is_in_the_cache_needs_no_network(hub: Hub, tmp_path: Path) -> None
     for env in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": f"http://127.0.0.1:{closed_port()}"}):
         (again,) = located("org/tiny", cache=tmp_path, **env)
         assert again | {"told": []} == found | {"told": []}
-
-
-def test_a_cache_that_is_not_whole_is_refused_without_network(hub: Hub, tmp_path: Path) -> None:
-    """Without its modules.json a model would have another pooling."""
-    (found,) = located("org/tiny", cache=tmp_path, HF_ENDPOINT=hub.url)
+    # What is not whole is refused: without its modules.json a model would have another pooling.
     (Path(found["path"]) / "modules.json").unlink()
     (answer,) = located("org/tiny", cache=tmp_path, HF_HUB_OFFLINE="1")
     assert "not whole in the cache" in answer["error"]
 
 
 def test_a_cache_of_another_client_is_used_as_it_is(tiny_models: Path, tmp_path: Path) -> None:
-    """One that holds no list of what the hub has."""
-    snapshot = link_snapshot(tiny_models / "bert_mean", tmp_path / "hub" / "models--org--tiny")
-    found = located("org/tiny", f"org/tiny@{COMMIT}", cache=tmp_path, HF_HUB_OFFLINE="1")
-    for answer in found:
-        assert (answer["path"], answer["recorded"]) == (str(snapshot), {"hub:org/tiny": COMMIT})
-        assert answer["warnings"] == []
-
-
-def test_what_may_be_missing_from_such_a_cache_is_told(tiny_models: Path, tmp_path: Path) -> None:
-    snapshot = link_snapshot(tiny_models / "bert_mean", tmp_path / "hub" / "models--org--tiny")
-    (snapshot / "modules.json").unlink()
-    (answer,) = located("org/tiny", cache=tmp_path, HF_HUB_OFFLINE="1")
-    told = "org/tiny: no network, and no modules.json in the cache: whether the hub has one is not known"
-    assert answer["warnings"] == [told]
+    """One that holds no list of what the hub has; what may be missing from it is told."""
+    source = tiny_models / "bert_mean"
+    tiny, bare = (link_snapshot(source, tmp_path / "hub" / f"models--org--{name}") for name in ("tiny", "bare"))
+    (bare / "modules.json").unlink()
+    sources = ("org/tiny", f"org/tiny@{COMMIT}", "org/bare")
+    found = located(*sources, cache=tmp_path, HF_HUB_OFFLINE="1")
+    assert [answer["path"] for answer in found] == [str(tiny), str(tiny), str(bare)]
+    assert [answer["recorded"] for answer in found[1:]] == [{"hub:org/tiny": COMMIT}, {"hub:org/bare": COMMIT}]
+    told = "org/bare: no network, and no modules.json in the cache: whether the hub has one is not known"
+    assert [answer["warnings"] for answer in found] == [[], [], [told]]
 
 
 def closed_port() -> int:

@@ -11,10 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import BertConfig, BertForMaskedLM
@@ -28,6 +31,7 @@ from export.texts.read.model import Model, read_model
 from export.texts.weights import place_weights
 from models.families.bert import BERT
 from models.families.parameters import parameter_shapes
+from models.loading import load_encoder, load_head
 from service.bundle import open_text_bundle, sha256_file
 from service.manifest import DERIVED, WEIGHTS
 from tests.exporting.bundles import TEXTS, encode
@@ -206,6 +210,20 @@ def test_tied_tensors_are_one_and_what_is_dropped_is_not_missed(tiny_models: Pat
         expect(placed(folder, tmp_path / f"out-{folder.name}"), published, model)
 
 
+def test_a_head_is_merged_with_its_encoder(tiny_models: Path, tmp_path: Path) -> None:
+    """And PyTorch finds both in the merged file, by the names that they were published by."""
+    published = {name: tensor.bfloat16() for name, tensor in weights_of(tiny_models / "cls3").items()}
+    model = read_model(make(tiny_models / "cls3", tmp_path / "model", PICKLE, published))
+    assert model.head_config is not None
+    place_weights(model, tmp_path, "float32")
+    head = load_head(model.config, model.head_config, tmp_path / WEIGHTS).state_dict()
+    assert torch.equal(head["output.weight"], published["classifier.weight"].float())
+    assert torch.equal(head["dense.bias"], published["bert.pooler.dense.bias"].float())
+    encoder = load_encoder(model.config, tmp_path / WEIGHTS).state_dict()
+    key = "bert.encoder.layer.1.attention.self.key.weight"
+    assert torch.equal(encoder["layers.1.attention.key.weight"], published[key].float())
+
+
 def test_transposed_and_empty_tensors_of_a_pickle(tiny_models: Path, tmp_path: Path) -> None:
     published = weights_of(tiny_models / "bert_mean")
     name = "encoder.layer.0.intermediate.dense.weight"
@@ -346,6 +364,20 @@ def test_a_broken_set_of_shards_is_refused_by_the_file(
     assert any(re.search(message, fault) for fault in faults_of(folder)), faults_of(folder)
 
 
+NAMES = st.text(max_size=9) | st.sampled_from([ONE, "a" * 300, "a/" * 200, "/etc/passwd", "../x", "1_Pooling", "."])
+
+
+@given(places=st.dictionaries(st.text(max_size=9) | st.just("embeddings.LayerNorm.bias"), NAMES | st.integers()))
+def test_whatever_an_index_holds_there_are_faults(
+    tiny_models: Path, tmp_path_factory: pytest.TempPathFactory, places: dict[str, Any]
+) -> None:
+    folder = bare(tiny_models / "bert_mean", tmp_path_factory.mktemp("index") / "model")
+    write_index(folder, ONE, places)
+    faults = faults_of(folder)
+    assert faults
+    assert all(len(fault) < 1_000 for fault in faults)
+
+
 def test_the_faults_of_all_shards_are_told_at_once(tiny_models: Path, tmp_path: Path) -> None:
     folder = bare(tiny_models / "bert_mean", tmp_path / "model")
     shards = write_shards(folder, ONE, weights_of(tiny_models / "bert_mean"))
@@ -442,12 +474,11 @@ def test_a_short_pickle_is_refused_by_name(tiny_models: Path, tmp_path: Path, cu
     assert fault.startswith(f"{PICKLE}: not PyTorch weights, or not whole")
 
 
-@pytest.mark.parametrize("form", FORMS[2:])
 def test_without_torch_a_pickle_says_how_to_convert_it(
-    tiny_models: Path, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the words that it says do it."""
-    folder = make(tiny_models / "bert_mean", tmp_path / "model", form)
+    folder = make(tiny_models / "bert_mean", tmp_path / "model", FORMS[-1])
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)
         patch.delitem(sys.modules, "export.texts.read.torch_file", raising=False)

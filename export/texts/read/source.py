@@ -67,12 +67,14 @@ class SourceDirectory:
                 with path.open("rb") as file:
                     is_stub = is_lfs_stub(file.read(_STUB_BYTES))
                 if is_stub:
-                    self.faults.append(f"{name}: a Git LFS pointer, not {what}: run `git lfs pull`")
+                    self.faults.append(f"{shorten(name)}: a Git LFS pointer, not {what}: run `git lfs pull`")
                 return None if is_stub else path
             if path.is_symlink():
-                self.faults.append(f"{name}: a link to {path.readlink()}, which is not there: the copy is not whole")
+                self.faults.append(
+                    f"{shorten(name)}: a link to {path.readlink()}, which is not there: the copy is not whole"
+                )
             elif is_required:
-                self.faults.append(f"{name}: missing; {_describe_folder(path.parent)}")
+                self.faults.append(f"{shorten(name)}: missing; {_describe_folder(path.parent)}")
         except (OSError, ValueError) as error:  # a name too long, or with a zero byte
             self.faults.append(f"{shorten(name)}: cannot be read: {getattr(error, 'strerror', error)}")
         return None

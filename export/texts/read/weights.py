@@ -16,7 +16,7 @@ import numpy as np
 from export.checkpoint import StoredTensor, read_header
 from export.errors import ExportError
 from export.texts.precision import Bytes
-from export.texts.read.source import SourceDirectory
+from export.texts.read.source import SourceDirectory, shorten
 
 _SAFETENSORS, _TORCH = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"
@@ -100,15 +100,15 @@ def _read_index(source: SourceDirectory, name: str, folder: str) -> dict[str, fr
 def _check_shard(source: SourceDirectory, file: str, expected: frozenset[str], found: frozenset[str]) -> None:
     """Every tensor is where the index has it, and nowhere else."""
     if missing := expected - found:
-        source.faults.append(f"{file}: the index lists {_some(missing)}, the file does not hold them")
+        source.faults.append(f"{shorten(file)}: the index lists {_some(missing)}, the file does not hold them")
     if extra := found - expected:
-        source.faults.append(f"{file}: holds {_some(extra)}, the index does not list them there")
+        source.faults.append(f"{shorten(file)}: holds {_some(extra)}, the index does not list them there")
 
 
 def _some(names: frozenset[str]) -> str:
     shown = sorted(names)[:_MAX_LISTED]
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return f"{', '.join(shown)}{more}"
+    return f"{shorten(', '.join(shown))}{more}"
 
 
 def _read_file(source: SourceDirectory, name: str) -> _File | None:
