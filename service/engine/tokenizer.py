@@ -16,8 +16,9 @@ import numpy as np
 import tokenizers
 
 from service.engine.request import Input, Text, TokenList
+from service.engine.special_tokens import read_special_as_text
 from service.engine.token_ids import PROBES, Place, check_frame, check_range, find_frame
-from service.engine.tokenizer_file import load_tokenizer, read_special_as_text
+from service.engine.tokenizer_file import load_tokenizer
 from service.engine.truncation import ABSENT, SPECIAL, kept_positions
 from service.errors import RequestError, StartupError
 from service.manifest import TextSpec
@@ -89,12 +90,12 @@ class TextTokenizer:
         special_tokens: what their names in a text are read as.
         """
         self._tokenizer = load_tokenizer(path)
-        if special_tokens == "text":
-            read_special_as_text(self._tokenizer, text.prompts)
         self._text = text
         self._max_text_chars = max_text_chars
         self._takes_any_ids = token_ids == "verbatim"
         self._frame = find_frame(path, self._tokenizer)
+        if special_tokens == "text":
+            read_special_as_text(path, self._tokenizer, self._frame, text.prompts)
         # A table of vectors may be smaller than the tokenizer's vocabulary; only then must every text be looked at.
         self._may_overflow = max(self._tokenizer.get_vocab().values()) >= text.vocab_size
         if text.default_prompt_name is not None and text.default_prompt_name not in text.prompts:

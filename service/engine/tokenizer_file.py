@@ -1,8 +1,7 @@
-"""A tokenizer.json as the service uses it: nothing is cut or padded, and special tokens are what the settings say."""
+"""A tokenizer.json as the service uses it: nothing is cut or padded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import tokenizers
@@ -19,17 +18,3 @@ def load_tokenizer(path: Path) -> tokenizers.Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def read_special_as_text(tokenizer: tokenizers.Tokenizer, prompts: Mapping[str, str]) -> None:
-    """From now on the names of special tokens are text like any other; only the template gives them.
-
-    Raises StartupError for a prompt that would lose its own by this.
-    """
-    before = [tokenizer.encode(prompt).ids for prompt in prompts.values()]
-    tokenizer.encode_special_tokens = True
-    for (name, prompt), ids in zip(prompts.items(), before, strict=True):
-        if tokenizer.encode(prompt).ids != ids:
-            raise StartupError(
-                f"text.prompts: {name!r} has special tokens, the setting special_tokens=text allows none"
-            )
