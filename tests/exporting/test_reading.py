@@ -228,6 +228,7 @@ def test_a_broken_or_missing_file_is_named(
     tiny_models: Path, tmp_path: Path, file: str, content: bytes | None, parts: tuple[str, ...]
 ) -> None:
     folder = edited(tiny_models / "bert_mean", tmp_path / "model", {})
+    (folder / "vocab.txt").unlink()  # it would do in the place of tokenizer.json
     if content is None:
         (folder / file).unlink()
     else:
@@ -235,6 +236,17 @@ def test_a_broken_or_missing_file_is_named(
     with pytest.raises(ExportError) as caught:
         read_model(folder)
     assert any(all(part in fault for part in parts) for fault in caught.value.faults), str(caught.value)
+
+
+def test_an_older_directory_has_its_vocabulary_alone(tiny_models: Path, tmp_path: Path) -> None:
+    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {})
+    (folder / "tokenizer.json").unlink()
+    model = read_model(folder)
+    assert {"vocab.txt", "tokenizer_config.json"} <= model.sha256.keys()
+    assert "tokenizer.json" not in model.sha256
+    published = read_model(tiny_models / "bert_mean")
+    assert ids(model, "Hello WORLD héllo") == ids(published, "Hello WORLD héllo")
+    assert model.warnings == published.warnings
 
 
 def test_all_faults_are_told_in_one_run(tiny_models: Path, tmp_path: Path) -> None:
@@ -245,7 +257,8 @@ def test_all_faults_are_told_in_one_run(tiny_models: Path, tmp_path: Path) -> No
     }
     folder = edited(tiny_models / "bert_mean_new", tmp_path / "model", edits)
     (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    (folder / "tokenizer.json").unlink()
+    for name in ("tokenizer.json", "vocab.txt"):
+        (folder / name).unlink()
     with pytest.raises(ExportError) as caught:
         read_model(folder)
     assert len(caught.value.faults) == 4

@@ -1,46 +1,42 @@
 """tokenizer.json as the bundle holds it: it must give the ids that Hugging Face's loaders give for the same directory.
 
-Those do not go by the file alone. A BERT class of `transformers` builds its own normalizer, pre-tokenizer and template
-around the file's vocabulary; every class adds tokens from other files; sentence-transformers' `do_lower_case`
-lower-cases first. The service reads nothing but the file, so the settings of the normalizer are written into it, as
-every version of transformers applies them, and each other difference is refused: versions do not agree on those.
+Those do not go by the file alone. Most classes of `transformers` build their own normalizer, pre-tokenizer and template
+around a vocabulary, which they take from tokenizer.json or from older files; every class adds tokens from other files;
+sentence-transformers' `do_lower_case` lower-cases first. The service reads nothing but the bundle's tokenizer.json, so
+all of that is written into it, as transformers 5.24 does it. `agreement` says what is refused instead.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import Tokenizer, models, processors
+from tokenizers import Tokenizer
 
 from export.texts.read.source import SourceDirectory
-from export.texts.read.tokenizer_settings import TokenizerSettings, listed_token, read_settings
+from export.texts.tokenizing.agreement import TokenizerJson, compare_parts, compare_tokens, state
+from export.texts.tokenizing.algorithm import check_model
+from export.texts.tokenizing.build import build
+from export.texts.tokenizing.settings import INPUTS, TokenizerSettings, read_settings
+from export.texts.tokenizing.special import own_token
+from export.texts.tokenizing.token_types import without_types
+from export.texts.tokenizing.vocabulary import Vocabulary, read_vocabulary
 from service.manifest import TOKENIZER
 
-# key of tokenizer_config.json → key of the normalizer, the value that an absent key means, and the values allowed
-_BERT_OVERRIDES: Mapping[str, tuple[str, bool | None, tuple[bool | None, ...]]] = {
-    "do_lower_case": ("lowercase", True, (True, False)),
-    "tokenize_chinese_chars": ("handle_chinese_chars", True, (True, False)),
-    "strip_accents": ("strip_accents", None, (True, False, None)),
-}
-_PREFIX = "##"
-_MAX_WORD_CHARS = 100
-_BERT_WAY = (
-    "is needed, which transformers' BertTokenizer uses whatever this file says "
-    '("tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json takes the file as it is)'
-)
 _PIPELINE = "sentence_bert_config.json"
 _PIPELINE_ARGUMENTS = ("tokenizer_args", "processor_kwargs", "processing_kwargs", "tokenizer_name_or_path")
+# They would take the template's place.
+_TEMPLATE_KEYS = {"add_bos_token", "add_eos_token"}
 # In no vocabulary of use, and kept by every normalizer.
 _RARE = "\U00013000"
-_MAX_TOKENS_TOLD = 10
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
-    """content: the bytes to write. changes: what differs from the source; empty when these are the source's bytes.
+    """content: the bytes to write. changes: what differs from the source's tokenizer.json; empty when nothing does.
 
     num_ids: one more than the highest id that it can give.
     """
@@ -50,33 +46,96 @@ class TokenizerFile:
     changes: tuple[str, ...] = ()
 
 
-def read_tokenizer(source: SourceDirectory, folder: str) -> TokenizerFile | None:
-    """The tokenizer of a model folder; None and faults when it is missing, broken or not what transformers uses."""
-    name = f"{folder}{TOKENIZER}"
+def read_tokenizer(source: SourceDirectory, folder: str, num_token_types: int | None = None) -> TokenizerFile | None:
+    """The tokenizer of a model folder; None and faults when it is missing, broken or not what transformers uses.
+
+    num_token_types: of the model; None or 0 = it takes none.
+    """
     num_faults = len(source.faults)
-    document = source.read_object(name, is_required=True)
     settings = read_settings(source, folder)
-    content = source.read(name, is_required=False)
-    if content is None or len(source.faults) > num_faults:
+    content = source.read(f"{folder}{TOKENIZER}", is_required=False)
+    if len(source.faults) > num_faults or settings is None:
         return None
-    tokenizer = _load(source, name, content)
-    if tokenizer is None or settings is None:
+    found = _from_files(source, folder, settings) if content is None else _from_json(source, folder, settings, content)
+    if found is None:
         return None
-    document["normalizer"] = _state(tokenizer.normalizer)  # in full, where the file leaves out what is usual
-    changes = []
-    if settings.kind == "bert":
-        changes = _apply_bert_overrides(source, name, document, settings)
-        _check_bert(source, name, tokenizer, settings)
-    else:
-        _check_padding(source, name, tokenizer, settings)
-    if len(source.faults) == num_faults:
-        _check_added_tokens(source, name, document, tokenizer, settings)
+    document, changes = found
     changes += _apply_pipeline(source, folder, document)
+    if num_token_types and not settings.gives_types:
+        changes += _apply_types(document, settings)
     if len(source.faults) > num_faults:
         return None
-    if changes:
+    if changes or content is None:
         content = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-    return TokenizerFile(content, max(tokenizer.get_vocab().values()) + 1, tuple(changes))
+        if _load(source, f"{folder}{TOKENIZER}, as it would be written", content) is None:
+            return None
+    return TokenizerFile(content, _num_ids(document), tuple(changes))
+
+
+def _num_ids(document: Mapping[str, Any]) -> int:
+    vocab, added = document["model"]["vocab"], document.get("added_tokens") or ()
+    ids: Iterable[int] = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
+    return max(max(ids, default=0), max((entry["id"] for entry in added), default=0)) + 1
+
+
+def _from_json(
+    source: SourceDirectory, folder: str, settings: TokenizerSettings, content: bytes
+) -> tuple[dict[str, Any], list[str]] | None:
+    """The document, with all written into it that the class does otherwise, and what that is."""
+    name, num_faults = f"{folder}{TOKENIZER}", len(source.faults)
+    document = source.read_object(name, is_required=True)
+    tokenizer = _load(source, name, content) if len(source.faults) == num_faults else None
+    if tokenizer is None:
+        return None
+    for part in ("normalizer", "post_processor"):  # in full, where the file leaves out what is usual
+        document[part] = state(getattr(tokenizer, part))
+    file = TokenizerJson(source, name, settings, document, tokenizer)
+    check_model(file)
+    entries = document.get("added_tokens") or []
+    own = {entry["id"]: own_token(entry, name, "added_tokens") for entry in entries}
+    added = settings.tokens_to_add(own)
+    if len(source.faults) > num_faults:
+        return None
+    if settings.kind.parts is None:
+        theirs = Tokenizer.from_str(tokenizer.to_str())
+        theirs.add_tokens([listed.token for listed in added])
+    elif (built := build(source, settings, Vocabulary(tokenizer.model, _charsmap(document)), added)) is None:
+        return None
+    else:
+        theirs = built
+        compare_parts(file, theirs)
+    compare_tokens(file, theirs, added)
+    return (document, file.changes) if len(source.faults) == num_faults else None
+
+
+def _charsmap(document: Mapping[str, Any]) -> bytes | None:
+    """Where transformers looks for the character map of a sentencepiece model."""
+    normalizer = document["normalizer"] or {}
+    steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
+    found = next((step["precompiled_charsmap"] for step in steps if step.get("type") == "Precompiled"), None)
+    return None if found is None else b64decode(found)
+
+
+def _from_files(
+    source: SourceDirectory, folder: str, settings: TokenizerSettings
+) -> tuple[dict[str, Any], list[str]] | None:
+    """The document that the class builds from the files of its older form; nothing differs from anything."""
+    num_faults = len(source.faults)
+    parts = settings.kind.parts
+    if parts is None or not any((source.path / folder / file).exists() for file in parts.files):
+        source.read(f"{folder}{TOKENIZER}")
+        if parts is not None:
+            source.faults[-1] += f" ({' with '.join(parts.files)} would do as well)"
+        return None
+    for key in settings.keys & _TEMPLATE_KEYS:
+        source.faults.append(f"{settings.file}: {key}: not supported without a tokenizer.json")
+    vocabulary = read_vocabulary(source, folder, settings)
+    if vocabulary is None:
+        return None
+    built = build(source, settings, vocabulary, settings.tokens_to_add({}, vocabulary.added))
+    if built is None or not _is_whole(source, f"{folder}{parts.files[0]}", built) or len(source.faults) > num_faults:
+        return None
+    return json.loads(built.to_str()), []
 
 
 def _load(source: SourceDirectory, name: str, content: bytes) -> Tokenizer | None:
@@ -85,115 +144,29 @@ def _load(source: SourceDirectory, name: str, content: bytes) -> Tokenizer | Non
     except Exception as error:  # the tokenizers library raises plain Exception
         source.faults.append(f"{name}: the tokenizers library cannot read it: {error}")
         return None
+    return tokenizer if _is_whole(source, name, tokenizer) else None
+
+
+def _is_whole(source: SourceDirectory, name: str, tokenizer: Tokenizer) -> bool:
+    """True when every text has ids."""
     try:
         tokenizer.encode(_RARE)
-    except Exception as error:
+    except Exception as error:  # the tokenizers library raises plain Exception
         source.faults.append(f"{name}: a text with a character outside the vocabulary cannot be encoded: {error}")
-        return None
-    return tokenizer
+        return False
+    return True
 
 
-def _apply_bert_overrides(
-    source: SourceDirectory, name: str, document: Mapping[str, Any], settings: TokenizerSettings
-) -> list[str]:
-    normalizer = document["normalizer"]
-    if normalizer is None or normalizer["type"] != "BertNormalizer":
-        source.refuse(name, "normalizer", normalizer, f"BertNormalizer {_BERT_WAY}")
+def _apply_types(document: dict[str, Any], settings: TokenizerSettings) -> list[str]:
+    """What the model gets where token types are not handed to it."""
+    processor = without_types(document["post_processor"])
+    if processor == document["post_processor"]:
         return []
-    if not normalizer["clean_text"]:
-        source.refuse(name, "normalizer.clean_text", False, f"true {_BERT_WAY}")
-    changes = []
-    for key, (ours, default, allowed) in _BERT_OVERRIDES.items():
-        value = settings.values.get(key, default)
-        if not any(value is one for one in allowed):
-            source.refuse(settings.file(key), key, value, f"{' or '.join(map(json.dumps, allowed))} is needed")
-        elif normalizer[ours] != value:
-            changes.append(f"{TOKENIZER}: normalizer.{ours} is {json.dumps(value)} (tokenizer_config.json: {key})")
-            normalizer[ours] = value
-    return changes
-
-
-def _check_bert(source: SourceDirectory, name: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
-    """What a BERT class uses in any case must stand in the file, of which it takes vocabulary and tokens alone."""
-    model = tokenizer.model
-    if not isinstance(model, models.WordPiece):
-        source.refuse(name, "model.type", type(model).__name__, f"WordPiece {_BERT_WAY}")
-        return
-    for key, expected in (("continuing_subword_prefix", _PREFIX), ("max_input_chars_per_word", _MAX_WORD_CHARS)):
-        if (found := getattr(model, key)) != expected:
-            source.refuse(name, f"model.{key}", found, f"{json.dumps(expected)} {_BERT_WAY}")
-    if (kind := _state(tokenizer.pre_tokenizer)) != {"type": "BertPreTokenizer"}:
-        source.refuse(name, "pre_tokenizer", kind, f"BertPreTokenizer {_BERT_WAY}")
-    if (unknown := settings.name_of("unk_token")) != model.unk_token:
-        expected = f"the unk_token {json.dumps(unknown)} of {settings.file('unk_token')} is needed"
-        source.refuse(name, "model.unk_token", model.unk_token, expected)
-    _check_template(source, name, tokenizer, settings)
-
-
-def _check_template(source: SourceDirectory, name: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
-    frame = []
-    for key in ("cls_token", "sep_token"):
-        token = settings.name_of(key)
-        index = None if token is None else tokenizer.token_to_id(token)
-        if token is None or index is None or not token or any(char in token for char in " :$"):
-            source.refuse(settings.file(key), key, token, "a token of the vocabulary is needed")
-            return
-        frame.append((token, index))
-    (first, _), (last, _) = cls, sep = frame
-    template = processors.TemplateProcessing(
-        single=f"{first}:0 $A:0 {last}:0", pair=f"{first}:0 $A:0 {last}:0 $B:1 {last}:1", special_tokens=[cls, sep]
+    document["post_processor"] = processor
+    reason = (
+        f"model_input_names of {settings.kind.name} has" if INPUTS not in settings.keys else "model_input_names has"
     )
-    found = _state(tokenizer.post_processor)
-    if found not in (_state(template), _state(processors.BertProcessing(sep, cls))):
-        expected = f"the template {first} A {last} B {last}, with the ids of the vocabulary, {_BERT_WAY}"
-        source.refuse(name, "post_processor", found, expected)
-
-
-def _check_padding(source: SourceDirectory, name: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
-    """The token that a file pads with becomes a special one where no other file names any."""
-    padding = tokenizer.padding
-    if padding is None or "pad_token" in settings.values:
-        return
-    if padding["pad_token"] not in {token.content for token in tokenizer.get_added_tokens_decoder().values()}:
-        source.refuse(name, "padding.pad_token", padding["pad_token"], "one of added_tokens is needed")
-
-
-def _check_added_tokens(
-    source: SourceDirectory, name: str, document: Mapping[str, Any], tokenizer: Tokenizer, settings: TokenizerSettings
-) -> None:
-    """Add tokens as transformers does, and compare what it then has with what the file gives by itself."""
-    entries = document.get("added_tokens") or []
-    own = {entry["id"]: listed_token(entry, name, "added_tokens") for entry in entries}
-    to_add = settings.tokens_to_add(own)
-    theirs = _bare(tokenizer) if settings.kind == "bert" else Tokenizer.from_str(tokenizer.to_str())
-    theirs.add_tokens([listed.token for listed in to_add])
-    origins = {listed.token.content: listed for listed in to_add}
-    expected, found = _added_tokens(theirs), _added_tokens(tokenizer)
-    wrong = [index for index in sorted(expected.keys() | found.keys()) if expected.get(index) != found.get(index)]
-    for index in wrong[:_MAX_TOKENS_TOLD]:
-        if index in expected:
-            origin = origins[expected[index]["content"]]
-            text = "a token as tokenizer.json has it in added_tokens is needed; transformers would add this one"
-            source.refuse(origin.file, origin.key, {"id": index} | expected[index], text)
-        else:
-            text = "a token that transformers knows is needed; added_tokens_decoder in tokenizer_config.json lacks this"
-            source.refuse(name, "added_tokens", {"id": index} | found[index], text)
-
-
-def _bare(tokenizer: Tokenizer) -> Tokenizer:
-    vocab, model = tokenizer.get_vocab(with_added_tokens=False), tokenizer.model
-    assert isinstance(model, models.WordPiece)
-    return Tokenizer(models.WordPiece(vocab, unk_token=model.unk_token))
-
-
-def _added_tokens(tokenizer: Tokenizer) -> dict[int, dict[str, Any]]:
-    """Every added token by id, as far as it changes ids: that a token is special changes none where it is verbatim."""
-    states = {index: token.__getstate__() for index, token in tokenizer.get_added_tokens_decoder().items()}
-    return {index: state | {"special": state["special"] or not state["normalized"]} for index, state in states.items()}
-
-
-def _state(component: Any) -> Any:
-    return None if component is None else json.loads(component.__getstate__())
+    return [f"{TOKENIZER}: post_processor: every token is of type 0: {reason} no token_type_ids ({settings.file})"]
 
 
 def _apply_pipeline(source: SourceDirectory, folder: str, document: dict[str, Any]) -> list[str]:
