@@ -176,6 +176,13 @@ def test_tokens_that_a_class_adds_by_itself(copy: Copy) -> None:
     assert "<s>NOTUSED, </s>NOTUSED, <unk>NOTUSED" in read(folder).changes[0]
 
 
+def test_albert_keeps_the_template_of_the_file(copy: Copy) -> None:
+    folder = edit(save(copy("AlbertTokenizer")), lambda document: document["post_processor"]["single"].pop())
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert theirs("hello")["input_ids"][-1] != theirs.sep_token_id
+    assert differences(serve(read(folder)), theirs, "hello world", ("a red cat", "hello")) == []
+
+
 PLAIN = ("BertTokenizer", "AlbertTokenizer", "XLMRobertaTokenizer", "RobertaTokenizer")
 
 
