@@ -85,10 +85,11 @@ def import_from(site: Path, names: list[str], cwd: Path, *, first: str = "") -> 
 
 
 def needs_torch(name: str) -> bool:
-    """True for the models, all but what is plain data, for the runner over them, and for what traces them."""
+    """True for the models, all but what is plain data, for what runs or traces them, and for what reads torch's files."""
     is_known_without = name in ("models", "models.config", "models.signature") or name.startswith("models.families")
     traces = ("service.runners.torch", "export.modules.module", "export.modules.state", "export.modules.trace")
-    return name in traces or (name.startswith("models") and not is_known_without)
+    reads = ("export.texts.read.torch_file",)
+    return name in (*traces, *reads) or (name.startswith("models") and not is_known_without)
 
 
 def test_every_module_imports_from_the_installed_wheel(site: Path, tmp_path: Path) -> None:
