@@ -1,25 +1,25 @@
-"""A published weights file → an encoder and its head, exactly or not at all."""
+"""A published weights file → an encoder and what stands on it, exactly or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.config import EncoderConfig
 from models.encoder import Encoder
 from models.families.family import find_any, find_name
 from models.families.known import FAMILIES
-from models.head_config import HeadConfig
-from models.heads import Head
+from models.head_config import DenseConfig, HeadConfig
+from models.heads import Dense, Head
 
 # Canonical name → what a checkpoint calls it.
 _Names = Mapping[str, str]
 _WORDS = "embeddings.word.weight"
-_HEAD = "head."
+_HEAD, _DENSE = "head.", "dense."
 
 
 def load_encoder(config: EncoderConfig, weights: Path) -> Encoder:
@@ -41,6 +41,15 @@ def load_head(encoder: EncoderConfig, config: HeadConfig, weights: Path) -> Head
     tensors = _read(weights, lambda present: _head_names(encoder, config, present), shapes)
     head.load_state_dict({name.removeprefix(_HEAD): tensor for name, tensor in tensors.items()}, assign=True)
     return head.eval().requires_grad_(False)
+
+
+def load_dense(configs: Sequence[DenseConfig], weights: Path) -> nn.Sequential:
+    """Dense modules of a file that has them under their canonical names, as `load_encoder` does. Raises the same."""
+    modules = nn.Sequential(*map(Dense, configs))
+    shapes = {_DENSE + name: tuple(tensor.shape) for name, tensor in modules.state_dict().items()}
+    tensors = _read(weights, lambda present: {name: name for name in shapes}, shapes)
+    modules.load_state_dict({name.removeprefix(_DENSE): tensor for name, tensor in tensors.items()}, assign=True)
+    return modules.eval().requires_grad_(False)
 
 
 def _read(

@@ -17,6 +17,7 @@ SCHEMA_VERSION: Literal[3] = 3
 MANIFEST = "manifest.json"
 WEIGHTS: Final = "weights.safetensors"
 DERIVED: Final = "derived.safetensors"
+DENSE_WEIGHTS: Final = "dense.safetensors"
 TOKENIZER = "tokenizer.json"
 PROBES = "probes.safetensors"
 PARITY = "parity.json"
@@ -26,7 +27,7 @@ Precision = Literal["float32", "float16"]
 Proof = Literal["pytorch", "golden", "invariance"]
 Task = Literal["embedding", "sequence_classification", "token_classification", "sparse", "late_interaction"]
 Activation = Literal["softmax", "sigmoid", "identity"]
-WeightsFile = Literal["weights.safetensors", "derived.safetensors"]
+WeightsFile = Literal["weights.safetensors", "derived.safetensors", "dense.safetensors"]
 DType = Literal["float32", "float16", "int64", "int32", "bool"]
 Meaning = Literal[
     # inputs of text bundles
@@ -266,7 +267,9 @@ class TextManifest(_Manifest):
     embedding: of the task `embedding` alone, as is embedding_space: SHA-256 over all that decides the vectors (weights,
     tokenizer, pooling, prompts, normalisation, dimension, precision).
     head: of classifiers of texts and of tokens; head_config: the shape of what stands on the encoder
-    (`models.head_config.HeadConfig`), None where nothing does. weights: the files that hold the graphs' weights.
+    (`models.head_config.HeadConfig`), None where nothing does. dense: the shapes of the modules that the vectors of
+    tokens go through (`models.head_config.DenseConfig`), in their order.
+    weights: the files that hold the graphs' weights.
     """
 
     kind: Literal["text"] = "text"
@@ -277,6 +280,7 @@ class TextManifest(_Manifest):
     embedding_space: str | None = None
     head: HeadSpec | None = None
     head_config: dict[str, str | int | bool] | None = None
+    dense: tuple[dict[str, str | int | bool], ...] = ()
     attention: AttentionSpec
     weights: tuple[WeightsFile, ...]
 

@@ -25,6 +25,7 @@ from export.texts.graphs.build import build_graph
 from export.texts.graphs.kind import GraphKind
 from export.texts.graphs.spec import graph_spec
 from export.texts.precision import derive
+from export.texts.read.dense import write_dense
 from export.texts.read.locate import Location, check_name, check_pin, locate, name_of
 from export.texts.read.model import Model, read_model
 from export.texts.weights import place_weights
@@ -32,7 +33,6 @@ from service.bundle import Bundle
 from service.engine.tokenizer import TextTokenizer
 from service.errors import StartupError
 from service.manifest import (
-    DERIVED,
     SCHEMA_VERSION,
     TOKENIZER,
     WEIGHTS,
@@ -64,6 +64,7 @@ def export_texts(source: str, target: Target, request: ProofRequest, task: Task 
     with new_directory(target.path, force=target.force) as work:
         tell("building the graphs", 0, 0)
         placed = place_weights(model, work, target.precision)
+        placed |= write_dense(model.dense, work) if model.dense else {}
         manifest = _write_model(work, model, placed, _draft(name, location, model, target.precision))
         _open_tokenizer(work, manifest)
         with TemporaryDirectory(dir=work) as scratch:
@@ -77,12 +78,14 @@ def _write_model(work: Path, model: Model, placed: Mapping[str, StoredTensor], d
     tensors = derive(work, placed, draft.precision)
     for spec in draft.graphs:
         kind = GraphKind(spec.role, spec.precision)
-        graph = build_graph(model.config, tensors, pooling=model.pooling.modes, head=model.head_config, kind=kind)
+        graph = build_graph(
+            model.config, tensors, pooling=model.modes, head=model.head_config, dense=model.dense_configs, kind=kind
+        )
         file = work / spec.file
         file.write_bytes(graph.SerializeToString(deterministic=True))
         onnx.checker.check_model(str(file), full_check=True)
-    has_derived = any(tensor.file == DERIVED for tensor in tensors.values())
-    return draft.model_copy(update={"weights": (WEIGHTS, DERIVED) if has_derived else (WEIGHTS,)})
+    used = {WEIGHTS, *(tensor.file for tensor in placed.values()), *(tensor.file for tensor in tensors.values())}
+    return draft.model_copy(update={"weights": tuple(sorted(used, reverse=True))})
 
 
 def _open_tokenizer(work: Path, manifest: TextManifest) -> None:
@@ -103,10 +106,16 @@ def _draft(name: str, location: Location, model: Model, precision: Precision) ->
         encoder=config.to_dict(),
         source=dict(sorted({**location.recorded, **model.sha256}.items())),
         created_by=created_by(),
-        num_parameters=model.checkpoint.num_parameters,
+        num_parameters=model.num_parameters,
         proof=UNPROVED,
         graphs=tuple(
-            graph_spec(config, pooling=pooling.modes, head=model.head_config, kind=GraphKind(role, precision))
+            graph_spec(
+                config,
+                pooling=model.modes,
+                head=model.head_config,
+                dense=model.dense_configs,
+                kind=GraphKind(role, precision),
+            )
             for role in _ROLES
         ),
         task=model.task,
@@ -115,7 +124,7 @@ def _draft(name: str, location: Location, model: Model, precision: Precision) ->
             max_tokens_source=model.limit.source,
             vocab_size=config.vocab_size,
             pad_token_id=config.pad_token_id,
-            token_dim=config.dim,
+            token_dim=model.dense_configs[-1].output_dim if model.dense_configs else config.dim,
             prompts=dict(prompts.texts),
             default_prompt_name=prompts.default,
             include_prompt=pooling.include_prompt,
@@ -124,6 +133,7 @@ def _draft(name: str, location: Location, model: Model, precision: Precision) ->
         embedding_space=embedding_space(model, precision) if model.task == "embedding" else None,
         head=model.head.spec if model.head else None,
         head_config=model.head_config.to_dict() if model.head_config else None,
+        dense=tuple(module.to_dict() for module in model.dense_configs),
         attention=AttentionSpec(layers=config.num_layers, heads=config.num_heads, head_dim=config.head_dim),
         weights=(WEIGHTS,),
         files={},

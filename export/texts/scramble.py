@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from math import prod, sqrt
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from export.checkpoint import StoredTensor
 from export.texts.precision import DTYPES, derive
 from service.bundle import Bundle
-from service.manifest import WEIGHTS, TextManifest
+from service.manifest import TextManifest
 
 _SEED = 20
 _SPREAD = 0.1
@@ -28,25 +28,32 @@ def scramble_bundle(
 ) -> Bundle[TextManifest]:
     """Copy a bundle's graphs beside weights of the same layout, drawn at random (always the same ones).
 
-    tensors: canonical name → where it lies in `weights.safetensors`; what is not among them becomes zeros.
+    tensors: canonical name → where it lies in the bundle; what is not among them becomes zeros.
     """
     for graph in bundle.manifest.graphs:
         shutil.copyfile(bundle.file(graph.file), target / graph.file)
-    source = bundle.file(WEIGHTS)
-    with source.open("rb") as published, (target / WEIGHTS).open("wb") as file:
-        length = published.read(8)
-        file.write(length + published.read(int.from_bytes(length, "little")))
-        file.truncate(source.stat().st_size)
-        _write_values(file, tensors)
+    for name in sorted({tensor.file for tensor in tensors.values()}):
+        _copy_layout(bundle.file(name), target / name)
+    _write_values(target, tensors)
     derive(target, tensors, bundle.manifest.precision)
     return Bundle(target, bundle.manifest)
 
 
-def _write_values(file: BinaryIO, tensors: Mapping[str, StoredTensor]) -> None:
+def _copy_layout(source: Path, target: Path) -> None:
+    with source.open("rb") as published, target.open("wb") as file:
+        length = published.read(8)
+        file.write(length + published.read(int.from_bytes(length, "little")))
+        file.truncate(source.stat().st_size)
+
+
+def _write_values(folder: Path, tensors: Mapping[str, StoredTensor]) -> None:
     rng = np.random.default_rng(_SEED)
-    for name, stored in sorted(tensors.items()):
-        file.seek(stored.offset)
-        file.write(_draw(rng, name, stored.shape).astype(DTYPES[stored.dtype]).tobytes())
+    with ExitStack() as stack:
+        names = {tensor.file for tensor in tensors.values()}
+        files = {name: stack.enter_context((folder / name).open("r+b")) for name in names}
+        for name, stored in sorted(tensors.items()):
+            files[stored.file].seek(stored.offset)
+            files[stored.file].write(_draw(rng, name, stored.shape).astype(DTYPES[stored.dtype]).tobytes())
 
 
 def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from models.config import EncoderConfig
 from models.encoder import Encoder
-from models.head_config import HeadConfig
+from models.head_config import DenseConfig, HeadConfig
 from models.heads import Head
-from models.loading import load_encoder, load_head
+from models.loading import load_dense, load_encoder, load_head
 from models.pooling import pool
 from models.registry import load_preset
 from models.weighting import masks_of_keys
 from service.bundle import Bundle
-from service.manifest import WEIGHTS, GraphSpec, Manifest, Meaning, TensorSpec, TextManifest
+from service.manifest import DENSE_WEIGHTS, WEIGHTS, GraphSpec, Manifest, Meaning, TensorSpec, TextManifest
 from service.runners.base import Array, Runner, RunnerInfo
 
 _OF_HEADS = frozenset({"logits", "token_logits", "sparse"})
@@ -110,11 +110,12 @@ class ModuleRunner:
 
 @dataclass(frozen=True, slots=True)
 class TorchRunner:
-    """A text encoder and its head, eager float32 on the CPU, for every graph that the manifest declares."""
+    """A text encoder and what stands on it, eager float32 on the CPU, for every graph that the manifest declares."""
 
     manifest: TextManifest
     encoder: Encoder
     head: Head | None
+    dense: nn.Sequential
 
     @classmethod
     def open(cls, bundle: Bundle[TextManifest]) -> TorchRunner:
@@ -122,7 +123,9 @@ class TorchRunner:
         manifest, weights = bundle.manifest, bundle.file(WEIGHTS)
         config = EncoderConfig.from_dict(manifest.encoder)
         head = manifest.head_config and load_head(config, HeadConfig.from_dict(manifest.head_config), weights)
-        return cls(manifest, load_encoder(config, weights), head or None)
+        dense = map(DenseConfig.from_dict, manifest.dense)
+        modules = load_dense([*dense], bundle.file(DENSE_WEIGHTS)) if manifest.dense else nn.Sequential()
+        return cls(manifest, load_encoder(config, weights), head or None, modules)
 
     def info(self) -> RunnerInfo:
         """torch's own version, device and thread count."""
@@ -151,7 +154,8 @@ class TorchRunner:
         self, spec: TensorSpec, hidden: Tensor, given: Mapping[Meaning, Tensor], attentions: Sequence[Tensor]
     ) -> Tensor:
         if spec.meaning == "token_embeddings":
-            return hidden
+            projected: Tensor = self.dense(hidden)
+            return projected
         if spec.meaning == "pooled" and self.manifest.embedding is not None:
             return pool(hidden, given["pooling_mask"], self.manifest.embedding.pooling)
         if spec.meaning in _OF_HEADS and self.head is not None:

@@ -179,8 +179,9 @@ def test_a_value_that_is_not_supported_is_named(
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("sentence_transformers.models.Dense", "sentence_transformers.models.Dense"),
-        ("sentence_transformers.base.modules.dense.Dense", "sentence_transformers.base.modules.dense.Dense"),
+        ("sentence_transformers.models.CNN", "sentence_transformers.models.CNN"),
+        ("sentence_transformers.base.modules.router.Router", "sentence_transformers.base.modules.router.Router"),
+        ("sentence_transformers.models.Dense", '["Transformer", "Pooling", "Dense"]'),
         ("sentence_transformers.models.Pooling", "Transformer, Pooling and, if any, Normalize are needed"),
     ],
 )

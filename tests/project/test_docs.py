@@ -63,6 +63,7 @@ def test_every_file_of_a_bundle_is_listed() -> None:
         manifest.MANIFEST,
         manifest.WEIGHTS,
         manifest.DERIVED,
+        manifest.DENSE_WEIGHTS,
         manifest.TOKENIZER,
         manifest.PROBES,
         manifest.PARITY,

@@ -15,6 +15,7 @@ from onnx import TensorProto
 from export.checkpoint import StoredTensor
 from export.graph import GraphBuilder
 from export.texts.graphs.attention import attention
+from export.texts.graphs.dense import apply_dense
 from export.texts.graphs.embeddings import embeddings
 from export.texts.graphs.heads import apply_head
 from export.texts.graphs.kind import GraphKind
@@ -23,37 +24,46 @@ from export.texts.graphs.pooling import pool
 from export.texts.graphs.scope import Scope, open_scope
 from export.texts.graphs.spec import graph_inputs, graph_spec
 from models.config import EncoderConfig
-from models.head_config import HeadConfig
+from models.head_config import DenseConfig, HeadConfig
 
 
-def build_graph(
+def build_graph(  # noqa: PLR0913 - one parameter for each thing that may stand on an encoder
     config: EncoderConfig,
     weights: Mapping[str, StoredTensor],
     *,
     pooling: Sequence[str] = (),
     head: HeadConfig | None = None,
+    dense: Sequence[DenseConfig] = (),
     kind: GraphKind,
 ) -> onnx.ModelProto:
-    """One graph, which pools, or has a head instead.
+    """One graph, which pools, has a head, or does neither and gives vectors of tokens alone.
 
-    weights: canonical name → where the tensor lies, in the graph's precision.
+    weights: canonical name → where the tensor lies, in the graph's precision. dense: what those go through.
     """
     graph = GraphBuilder(f"{config.family}_{kind.role}", weights, opset=kind.opset)
-    for name in graph_inputs(config, head):
+    for name in graph_inputs(config, pooling):
         graph.input(name)
     scope = open_scope(graph, config, kind)
     hidden = embeddings(scope)
     for layer in range(config.num_layers):
         hidden = _layer(scope, hidden, layer)
+    hidden = apply_dense(graph, dense, hidden)
     rows = graph.node("Cast", [hidden], "token_embeddings.rows", to=TensorProto.FLOAT) if kind.is_half else hidden
-    tokens = graph.node("Reshape", [rows, scope.to_tokens], "token_embeddings")  # [batch, seq, dim]
-    if head is None:
+    tokens = graph.node("Reshape", [rows, _to_tokens(scope, dense)], "token_embeddings")  # [batch, seq, token_dim]
+    if pooling:
         pool(graph, tokens, pooling)
-    else:
+    elif head is not None:
         apply_head(scope, head, hidden, tokens)
-    for spec in graph_spec(config, pooling=pooling, head=head, kind=kind).outputs:
+    for spec in graph_spec(config, pooling=pooling, head=head, dense=dense, kind=kind).outputs:
         graph.output(spec.name, spec.axes)
     return graph.model()
+
+
+def _to_tokens(scope: Scope, dense: Sequence[DenseConfig]) -> str:
+    if not dense:
+        return scope.to_tokens
+    graph, dim = scope.graph, scope.graph.ints("token_dim", dense[-1].output_dim)
+    return graph.node("Concat", [graph.node("Shape", ["input_ids"], "dense.shape"), dim], "dense.to_tokens", axis=0)
 
 
 def _layer(scope: Scope, hidden: str, layer: int) -> str:

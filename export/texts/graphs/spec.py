@@ -8,7 +8,7 @@ from export.graph import AXES_2D
 from export.texts.graphs.heads import output_meaning
 from export.texts.graphs.kind import GraphKind
 from models.config import EncoderConfig
-from models.head_config import HeadConfig
+from models.head_config import DenseConfig, HeadConfig
 from service.manifest import GraphSpec, Meaning, TensorSpec
 
 _INPUTS: dict[str, Meaning] = {
@@ -19,25 +19,35 @@ _INPUTS: dict[str, Meaning] = {
 }
 
 
-def graph_inputs(config: EncoderConfig, head: HeadConfig | None) -> dict[str, Meaning]:
-    """The inputs of a graph: token types where the encoder has any, what is pooled where no head takes its place."""
-    absent = {"" if config.num_token_types else "token_types", "" if head is None else "pooling_mask"}
+def graph_inputs(config: EncoderConfig, pooling: Sequence[str]) -> dict[str, Meaning]:
+    """The inputs of a graph: token types where the encoder has any, what is pooled where it is pooled."""
+    absent = {"" if config.num_token_types else "token_types", "" if pooling else "pooling_mask"}
     return {name: meaning for name, meaning in _INPUTS.items() if meaning not in absent}
 
 
 def graph_spec(
-    config: EncoderConfig, *, pooling: Sequence[str] = (), head: HeadConfig | None = None, kind: GraphKind
+    config: EncoderConfig,
+    *,
+    pooling: Sequence[str] = (),
+    head: HeadConfig | None = None,
+    dense: Sequence[DenseConfig] = (),
+    kind: GraphKind,
 ) -> GraphSpec:
-    """What the manifest says of one graph, which pools, or has a head instead."""
+    """What the manifest says of one graph, as `build_graph` makes it."""
     below: dict[Meaning, int] = {"token_ids": config.vocab_size, "token_types": config.num_token_types}
     inputs = tuple(
         TensorSpec(name=name, dtype="int64", axes=AXES_2D, meaning=meaning, below=below.get(meaning))
-        for name, meaning in graph_inputs(config, head).items()
+        for name, meaning in graph_inputs(config, pooling).items()
     )
+    token_dim = dense[-1].output_dim if dense else config.dim
     outputs = [
-        TensorSpec(name="token_embeddings", dtype="float32", axes=(*AXES_2D, config.dim), meaning="token_embeddings"),
-        _result(config.dim * len(pooling), head),
+        TensorSpec(name="token_embeddings", dtype="float32", axes=(*AXES_2D, token_dim), meaning="token_embeddings")
     ]
+    if pooling:
+        pooled_dim = config.dim * len(pooling)
+        outputs.append(TensorSpec(name="pooled", dtype="float32", axes=("batch", pooled_dim), meaning="pooled"))
+    elif head is not None:
+        outputs.append(_result(head))
     if kind.has_attention:
         axes = ("batch", config.num_heads, "seq", "seq")
         outputs += [
@@ -50,9 +60,7 @@ def graph_spec(
     )  # fmt: skip
 
 
-def _result(pooled_dim: int, head: HeadConfig | None) -> TensorSpec:
-    if head is None:
-        return TensorSpec(name="pooled", dtype="float32", axes=("batch", pooled_dim), meaning="pooled")
+def _result(head: HeadConfig) -> TensorSpec:
     meaning = output_meaning(head)
     axes = AXES_2D if meaning == "token_logits" else AXES_2D[:1]
     return TensorSpec(name=meaning, dtype="float32", axes=(*axes, head.output_dim), meaning=meaning)

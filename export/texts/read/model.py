@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 from export.checkpoint import Checkpoint, match_checkpoint
 from export.errors import ExportError
+from export.texts.read.dense import DenseModules, find_projection, read_dense
+from export.texts.read.late import read_late
+from export.texts.read.markers import with_markers
+from export.texts.read.modules import Modules, read_modules
 from export.texts.read.pipeline import (
     Limit,
     Pooling,
     Prompts,
     read_config,
     read_limit,
-    read_modules,
     read_pooling,
     read_prompts,
 )
@@ -24,7 +28,7 @@ from export.texts.read.tokenizer import TokenizerFile, read_tokenizer
 from export.texts.read.weights import Weights, read_weights
 from models.config import EncoderConfig
 from models.families.family import Family
-from models.head_config import HeadConfig
+from models.head_config import DenseConfig, HeadConfig
 from service.manifest import Task
 
 
@@ -32,7 +36,8 @@ from service.manifest import Task
 class Model:
     """Everything that a bundle is made from.
 
-    path: of the directory. head: None where the task needs none. normalize: vectors are brought to length 1.
+    path: of the directory. head: None where the task needs none. dense: what vectors of tokens go through.
+    normalize: vectors are brought to length 1. left_out: what the directory asks for and a bundle does not do.
     sha256: of every file read, by its path in the directory.
     """
 
@@ -40,6 +45,7 @@ class Model:
     task: Task
     config: EncoderConfig
     head: ReadHead | None
+    dense: DenseModules | None
     weights: Weights
     checkpoint: Checkpoint
     tokenizer: TokenizerFile
@@ -47,7 +53,18 @@ class Model:
     normalize: bool
     prompts: Prompts
     limit: Limit
+    left_out: tuple[str, ...]
     sha256: Mapping[str, str]
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """How its vectors are pooled; none where its task gives no vector of a text."""
+        return self.pooling.modes if self.task == "embedding" else ()
+
+    @property
+    def dense_configs(self) -> tuple[DenseConfig, ...]:
+        """The shapes of the Dense modules."""
+        return self.dense.configs if self.dense else ()
 
     @property
     def head_config(self) -> HeadConfig | None:
@@ -55,9 +72,15 @@ class Model:
         return self.head.config if self.head else None
 
     @property
+    def num_parameters(self) -> int:
+        """Numbers in the tensors that are used."""
+        own = self.dense.tensors.values() if self.dense else ()
+        return self.checkpoint.num_parameters + sum(prod(tensor.shape) for tensor in own)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What a user should know although the model can be exported."""
-        found = [*self.tokenizer.changes]
+        found = [*self.tokenizer.changes, *self.left_out]
         found += [f"{self.weights.file}: {name}: not used for {self.task}" for name in self.checkpoint.unmatched]
         if self.tokenizer.num_ids > self.config.vocab_size:
             found.append(
@@ -78,11 +101,13 @@ def read_model(path: Path, asked: Task | None = None) -> Model:
     task = read_task(source, modules, asked)
     head = read_head(source, modules, found, task) if found and task else None
     weights = read_weights(source, modules.model)
-    checkpoint = _match(source, found, head, weights)
+    dense = _read_dense(source, modules, weights, found[1]) if found and task == "late_interaction" else None
+    checkpoint = _match(source, found, head, weights, dense)
     tokenizer = read_tokenizer(source, modules.model, found[1].num_token_types if found else None)
     pooling = read_pooling(source, modules, found[1].dim if found else None)
     prompts = read_prompts(source)
     limit = read_limit(source, modules, found[1]) if found else None
+    late = read_late(source, modules, prompts) if task == "late_interaction" else None
     source.check()
     if not (found and task and weights and checkpoint and tokenizer and limit):
         raise ExportError(f"{path}: cannot be read")
@@ -91,15 +116,25 @@ def read_model(path: Path, asked: Task | None = None) -> Model:
         task=task,
         config=found[1],
         head=head,
+        dense=dense,
         weights=weights,
         checkpoint=checkpoint,
-        tokenizer=tokenizer,
+        tokenizer=with_markers(tokenizer, late.markers) if late else tokenizer,
         pooling=pooling,
         normalize=modules.normalize,
-        prompts=prompts,
-        limit=limit,
+        prompts=late.prompts if late else prompts,
+        limit=late.limit_within(found[1], limit) if late else limit,
+        left_out=late.left_out if late else (),
         sha256=source.sha256,
     )
+
+
+def _read_dense(
+    source: SourceDirectory, modules: Modules, weights: Weights | None, config: EncoderConfig
+) -> DenseModules | None:
+    if modules.task == "late_interaction":
+        return read_dense(source, modules.dense, config.dim)
+    return find_projection(source, weights, config.dim) if weights else None
 
 
 def _match(
@@ -107,11 +142,14 @@ def _match(
     found: tuple[Family, EncoderConfig] | None,
     head: ReadHead | None,
     weights: Weights | None,
+    dense: DenseModules | None,
 ) -> Checkpoint | None:
     if found is None or weights is None:
         return None
     try:
-        return match_checkpoint(*found, weights.tensors, head.config if head else None, weights.file)
+        found_in = match_checkpoint(*found, weights.tensors, head.config if head else None, weights.file)
     except ExportError as error:
         source.faults += error.faults or [error.message]
         return None
+    used = dense.published if dense else frozenset()
+    return replace(found_in, unmatched=tuple(name for name in found_in.unmatched if name not in used))

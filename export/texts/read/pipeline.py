@@ -1,4 +1,4 @@
-"""What sentence-transformers' files say of a model: modules, pooling, prompts, length. Read, never guessed.
+"""What sentence-transformers' files say of a model: pooling, prompts, length. Read, never guessed.
 
 Without `modules.json` it is what sentence-transformers makes of a bare Transformer: mean pooling, not normalised.
 """
@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from export.texts.read.modules import Modules
 from export.texts.read.source import SourceDirectory, shorten
 from models.config import EncoderConfig
 from models.families.family import ConfigError, Family
 from models.families.known import find_family
-from service.manifest import Task
 
 # The order is that in which sentence-transformers concatenates the flags that are true.
 _FLAGS = {
@@ -34,51 +34,10 @@ _MODES = {
 }
 _DIM_KEYS = ("word_embedding_dimension", "embedding_dimension")
 _POOLING_KEYS = (*_DIM_KEYS, "pooling_mode", "include_prompt", *_FLAGS)
-_MODULES = {
-    f"sentence_transformers.{path}": kind
-    for kind in ("Transformer", "Pooling", "Normalize")
-    for path in (
-        f"models.{kind}",
-        f"models.{kind.lower()}.{kind}",
-        f"base.modules.{kind.lower()}.{kind}",
-        f"sentence_transformer.modules.{kind.lower()}.{kind}",
-    )
-} | {
-    f"sentence_transformers.sparse_encoder.{path}": kind
-    for kind, file in (("MLMTransformer", "mlm_transformer"), ("SpladePooling", "splade_pooling"))
-    for path in (f"models.{kind}", f"modules.{file}.{kind}")
-}
-# Which modules in which order do what, and what the first of them gives.
-_ORDERS: Mapping[tuple[str, ...], tuple[Task, str]] = {
-    ("Transformer", "Pooling"): ("embedding", "feature-extraction"),
-    ("Transformer", "Pooling", "Normalize"): ("embedding", "feature-extraction"),
-    ("Transformer",): ("sequence_classification", "sequence-classification"),
-    ("Transformer", "SpladePooling"): ("sparse", "fill-mask"),
-    ("MLMTransformer", "SpladePooling"): ("sparse", "fill-mask"),
-}
-_ORDERS_TOLD = (
-    "Transformer, Pooling and, if any, Normalize are needed; Transformer and SpladePooling; or, of a cross-encoder, "
-    "Transformer alone"
-)
 # transformers writes 1e30 where a tokenizer knows no limit.
 _MAX_SANE_LENGTH = 1_000_000_000
 # Two special tokens, and one of the text.
 _MIN_LENGTH = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Modules:
-    """Folders of the modules, "" or "name/".
-
-    model: where config.json, weights and tokenizer lie. pooling, splade: None = no such module. normalize: there is
-    one. task: what the modules do together; None = there is no modules.json.
-    """
-
-    model: str = ""
-    pooling: str | None = None
-    normalize: bool = False
-    splade: str | None = None
-    task: Task | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,60 +63,6 @@ class Limit:
 
     max_tokens: int
     source: str
-
-
-def read_modules(source: SourceDirectory) -> Modules:
-    """The pipeline of modules.json. Faults: a module or an order that is not supported."""
-    entries = source.read_json("modules.json")
-    if entries is None:
-        return Modules()
-    if not (isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)):
-        source.faults.append("modules.json: a list of modules is needed")
-        return Modules()
-    kinds = tuple(_MODULES.get(str(entry.get("type"))) for entry in entries)
-    for entry, kind in zip(entries, kinds, strict=True):
-        if kind is None:
-            expected = f"{', '.join(dict.fromkeys(_MODULES.values()))} are known"
-            source.refuse("modules.json", "type", entry.get("type"), expected)
-    found = _ORDERS.get(tuple(kind or "" for kind in kinds))
-    if None not in kinds and found is None:
-        source.refuse("modules.json", "type", list(kinds), _ORDERS_TOLD)
-    num_faults = len(source.faults)
-    folders = [_read_folder(source, entry) for entry in entries]
-    if len(source.faults) > num_faults:
-        return Modules()
-    if found is None:
-        return Modules(next(iter(folders), ""))
-    by_kind = dict(zip(kinds, folders, strict=True))
-    if "Normalize" in by_kind:
-        _check_normalize(source, by_kind["Normalize"])
-    task, gives = found
-    _check_transformer(source, folders[0], kinds[0] or "", gives)
-    return Modules(folders[0], by_kind.get("Pooling"), "Normalize" in by_kind, by_kind.get("SpladePooling"), task)
-
-
-def _check_transformer(source: SourceDirectory, folder: str, kind: str, expected: str) -> None:
-    """The first module must give what the others go on with: token vectors, logits of tokens or of the text."""
-    file = f"{folder}sentence_bert_config.json"
-    default = "fill-mask" if kind == "MLMTransformer" else "feature-extraction"
-    value = source.read_object(file).get("transformer_task", default)
-    if value != expected:
-        source.refuse(file, "transformer_task", value, f"{expected} is needed, by the modules in modules.json")
-
-
-def _read_folder(source: SourceDirectory, entry: Mapping[str, Any]) -> str:
-    path = entry.get("path", "")
-    if not isinstance(path, str):
-        source.refuse("modules.json", "path", path, "a text is needed")
-        return ""
-    return f"{path}/" if path else ""
-
-
-def _check_normalize(source: SourceDirectory, folder: str) -> None:
-    file = f"{folder}config.json"
-    for key, value in source.read_object(file).items() if folder else ():
-        if key in ("module_input_name", "module_output_name") and value not in (None, "sentence_embedding"):
-            source.refuse(file, key, value, "sentence_embedding is needed")
 
 
 def read_config(source: SourceDirectory, modules: Modules) -> tuple[Family, EncoderConfig] | None:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from export.texts.read.labels import read_labels
-from export.texts.read.pipeline import Modules
+from export.texts.read.late import is_stanford
+from export.texts.read.modules import Modules
 from export.texts.read.source import SourceDirectory
 from models.config import EncoderConfig
 from models.families.family import Family
@@ -54,6 +55,8 @@ def read_task(source: SourceDirectory, modules: Modules, asked: Task | None) -> 
     if modules.task is not None:
         return modules.task
     file = f"{modules.model}config.json"
+    if is_stanford(source.read_object(file)):
+        return "late_interaction"
     names = source.read_object(file).get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         source.refuse(file, "architectures", names, "a list of names is needed")
