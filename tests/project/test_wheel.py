@@ -85,7 +85,7 @@ def import_from(site: Path, names: list[str], cwd: Path, *, first: str = "") -> 
 
 
 def needs_torch(name: str) -> bool:
-    """True for the models, all but what is plain data, for what runs or traces them, and for who reads torch's files."""
+    """True for the models, all but plain data, for what runs or traces them, and for what reads the files of torch."""
     is_known_without = name in ("models", "models.config", "models.signature") or name.startswith("models.families")
     traces = ("service.runners.torch", "export.modules.module", "export.modules.state", "export.modules.trace")
     reads = ("export.texts.read.torch_file",)
