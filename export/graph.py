@@ -19,7 +19,8 @@ OPSET = 20
 # The first one with the fused operator `Attention`, and the last one that ONNX Runtime's CUDA kernels follow in whole.
 FUSED_OPSET = 23
 _IR_VERSIONS = {OPSET: 10, FUSED_OPSET: 11}
-_STORED_TYPES = {"F32": TensorProto.FLOAT, "F16": TensorProto.FLOAT16}
+_STORED_TYPES = {"F32": TensorProto.FLOAT, "F16": TensorProto.FLOAT16, "I8": TensorProto.INT8}
+_CONTRIB = "com.microsoft"
 AXES_2D = ("batch", "seq")
 
 
@@ -73,12 +74,23 @@ class GraphBuilder:
         self._nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
         return name
 
+    def contrib(self, op: str, inputs: Sequence[str], name: str) -> str:
+        """Append an operator of ONNX Runtime's own, where the standard ones are slower."""
+        return self.node(op, inputs, name, domain=_CONTRIB)
+
+    def has(self, name: str) -> bool:
+        """Whether a node of that name was appended."""
+        return any(node.name == name for node in self._nodes)
+
     def model(self) -> onnx.ModelProto:
-        """The finished model: standard operators only, no local paths, no clock."""
+        """The finished model: no local paths, no clock."""
         graph = helper.make_graph(
             self._nodes, self._name, self._inputs, self._outputs, list(self._initializers.values())
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)], producer_name="qkv")
+        opsets = [helper.make_opsetid("", self._opset)]
+        if any(node.domain == _CONTRIB for node in self._nodes):
+            opsets.append(helper.make_opsetid(_CONTRIB, 1))
+        model = helper.make_model(graph, opset_imports=opsets, producer_name="qkv")
         model.ir_version = _IR_VERSIONS[self._opset]
         return model
 

@@ -23,7 +23,7 @@ PROBES = "probes.safetensors"
 PARITY = "parity.json"
 
 Role = Literal["encode", "attend"]
-Precision = Literal["float32", "float16"]
+Precision = Literal["float32", "float16", "int8"]
 Proof = Literal["pytorch", "golden", "invariance"]
 Task = Literal["embedding", "sequence_classification", "token_classification", "sparse", "late_interaction"]
 Activation = Literal["softmax", "sigmoid", "identity"]

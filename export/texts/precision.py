@@ -1,7 +1,8 @@
 """Weights in the precision of a bundle: what the files hold in another one is made, into `derived.safetensors`.
 
 float32 holds every float16 and bfloat16 exactly. All else is rounded to the nearest number, to the even one of two;
-what is too large is refused. One tensor at a time is in memory.
+what is too large is refused. In int8 the linear maps of the layers are whole numbers of steps, one step a column.
+One tensor at a time is in memory.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from export.checkpoint import StoredTensor, read_header
 from export.errors import ExportError
+from export.texts.graphs.quantised import INT8, LEVELS, STEPS, is_quantised
 from service.manifest import DERIVED, Precision
 
 Bytes = NDArray[np.uint8]
@@ -29,9 +31,10 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I8": np.dtype(np.int8),
 }
-STORED_AS: Mapping[Precision, str] = {"float32": "F32", "float16": "F16"}
-_WORDS = {dtype: word for word, dtype in STORED_AS.items()}
+STORED_AS: Mapping[Precision, str] = {"float32": "F32", "float16": "F16", "int8": "F32"}
+_WORDS = {"F32": "float32", "F16": "float16"}
 _ALIGNED_TO = 8
 
 
@@ -41,13 +44,53 @@ def derive(folder: Path, tensors: Mapping[str, StoredTensor], precision: Precisi
     tensors: canonical name → where it lies in the folder. What is right where it is stays there; without anything to
     make no file is written. Raises ExportError naming every tensor that does not fit, and why.
     """
+    if precision == "int8":
+        return _derive_int8(folder, tensors)
     dtype = STORED_AS[precision]
     to_make = {name: tensor for name, tensor in tensors.items() if tensor.dtype != dtype}
     if not to_make:
         return dict(tensors)
-    files = {file: np.memmap(folder / file, dtype=np.uint8, mode="r") for file in {t.file for t in to_make.values()}}
+    files = _open(folder, to_make)
     made = write_as(folder / DERIVED, to_make, dtype, lambda name: _slice(files, to_make[name]))
     return {name: made.get(name, tensor) for name, tensor in tensors.items()}
+
+
+def _derive_int8(folder: Path, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """As `derive`; behind the name of a linear map of the layers: whole numbers `[in, out]`, and steps `[out]`."""
+    files = _open(folder, tensors)
+    maps = {name: tensor for name, tensor in tensors.items() if is_quantised(name)}
+    others = {name: tensor for name, tensor in tensors.items() if name not in maps}
+    to_make = {name: replace(tensor, dtype="F32") for name, tensor in others.items() if tensor.dtype != "F32"}
+    for name, tensor in maps.items():
+        to_make[name + INT8] = replace(tensor, dtype="I8", shape=tensor.shape[::-1])
+        to_make[name + STEPS] = replace(tensor, dtype="F32", shape=tensor.shape[:1])
+
+    def read(name: str) -> Bytes:
+        source = tensors[name.removesuffix(INT8).removesuffix(STEPS)]
+        values = _slice(files, source).view(DTYPES[source.dtype]).astype(np.float32)
+        if not np.isfinite(values).all():
+            raise ExportError("the weights do not fit int8", [f"{name}: not every value is a finite number"])
+        if name in tensors:
+            return values.view(np.uint8)
+        whole, steps = quantise(values.reshape(source.shape))
+        return (whole if name.endswith(INT8) else steps).reshape(-1).view(np.uint8)
+
+    return others | write_as(folder / DERIVED, to_make, None, read)
+
+
+def quantise(weights: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """The weights of a linear map as whole numbers of steps. weights: `[out, in]` -> `[in, out]` int8, `[out]` float32
+
+    The largest of a column is 127 steps; a column of zeros has steps of 1.
+    """
+    largest = np.abs(weights).max(axis=1, initial=0)
+    steps = np.where(largest > 0, largest / np.float32(LEVELS), np.float32(1)).astype(np.float32)
+    whole = np.clip(np.rint(weights / steps[:, None]), -LEVELS, LEVELS).astype(np.int8)
+    return np.ascontiguousarray(whole.T), steps
+
+
+def _open(folder: Path, tensors: Mapping[str, StoredTensor]) -> dict[str, Bytes]:
+    return {file: np.memmap(folder / file, dtype=np.uint8, mode="r") for file in {t.file for t in tensors.values()}}
 
 
 def _slice(files: Mapping[str, Bytes], tensor: StoredTensor) -> Bytes:

@@ -47,6 +47,7 @@ GATES: Mapping[tuple[str, str], Gates] = {
     ("float32", "cpu"): Gates(1e-5, 2e-6, 1e-6, 2e-6, 2e-6, 3e-5, 1e-5, 1e-5),
     ("float32", "cuda"): Gates(1e-4, 2e-5, 1e-6, 2e-5, 2e-5, 1e-4, 1e-4, 1e-4),
     # Measured on the CPU, which computes in float32 between roundings; CUDA's figures are not known yet.
+    ("int8", "cpu"): Gates(1, 1, 1, 2e-6, 1, 1, 1e-5, 1),
     ("float16", "cpu"): Gates(5e-3, 1e-3, 1e-5, 5e-4, 5e-3, 1e-2, 1e-5, 2e-2),
     ("float16", "cuda"): Gates(5e-3, 1e-3, 1e-5, 5e-4, 5e-3, 1e-2, 1e-4, 2e-2),
 }

@@ -23,6 +23,11 @@ class GraphKind:
         return self.precision == "float16"
 
     @property
+    def is_int8(self) -> bool:
+        """The linear maps of the layers are products of whole numbers."""
+        return self.precision == "int8"
+
+    @property
     def has_attention(self) -> bool:
         """The attention weights are outputs."""
         return self.role == "attend"
@@ -31,6 +36,11 @@ class GraphKind:
     def is_fused(self) -> bool:
         """Attention is one operator, which gives no weights out."""
         return self.is_half and not self.has_attention
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """What can run it: CUDA has no such products of whole numbers."""
+        return ("cpu",) if self.is_int8 else ("cpu", "cuda")
 
     @property
     def opset(self) -> int:

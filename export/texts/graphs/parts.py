@@ -1,15 +1,18 @@
 """The parts of every layer: linear maps, norms, activations. Rows are `[batch · seq, dim]`.
 
-Linear layers are Gemm: with transB = 1 it reads the weights as PyTorch stores them.
+Linear maps are Gemm: with transB = 1 it reads the weights as PyTorch stores them. In int8 those of the layers are not.
 """
 
 from __future__ import annotations
 
+from export.texts.graphs.quantised import is_quantised, quantised_linear
 from export.texts.graphs.scope import Scope
 
 
 def linear(scope: Scope, rows: str, name: str, *, scale: float = 1.0) -> str:
     """rows `[batch · seq, in]` -> `[batch · seq, out]`. scale: of the result."""
+    if scope.kind.is_int8 and is_quantised(f"{name}.weight"):
+        return quantised_linear(scope, rows, name, scale=scale)
     weights = [scope.weight(f"{name}.weight"), scope.weight(f"{name}.bias")]
     return scope.graph.node("Gemm", [rows, *weights], name, transB=1, alpha=scale, beta=scale)
 

@@ -55,7 +55,7 @@ def graph_spec(
             for layer in range(config.num_layers)
         ]
     return GraphSpec(
-        role=kind.role, file=f"{kind.role}.onnx", precision=kind.precision, providers=("cpu", "cuda"),
+        role=kind.role, file=f"{kind.role}.onnx", precision=kind.precision, providers=kind.providers,
         opset=kind.opset, masks="any", inputs=inputs, outputs=tuple(outputs),
     )  # fmt: skip
 

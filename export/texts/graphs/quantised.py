@@ -1,0 +1,76 @@
+"""Linear maps of the layers in int8, with one scale for each token and one for each column of the weights.
+
+A scale of its own makes a token's numbers independent of whatever else is in the batch: one scale for a whole tensor,
+which is what dynamic quantisation usually means, changes an answer with its neighbours. The products are whole numbers
+and exact; only rounding to them loses anything. Needs no calibration data.
+
+`rows / steps` is rounded to -127…127 and stored from 1 to 255, for the products of unsigned by signed numbers are the
+fastest on x86.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from export.texts.graphs.scope import Scope
+from models.families.parameters import parameter_of
+
+# What quantised weights are called behind the canonical name of their parameter.
+INT8, STEPS = ".int8", ".steps"
+LEVELS = 127
+_MIDDLE = 128
+# Of a row of zeros, whose step may be anything but 0.
+_LEAST = 1e-30
+_QUANTISED = re.compile(r"layers\.\d+\.(attention\.(query|key|value|output)|ffn\.\w+)\.weight")
+
+
+def is_quantised(parameter: str) -> bool:
+    """Whether a bundle in int8 holds this parameter as whole numbers: the linear maps of the layers are."""
+    return _QUANTISED.fullmatch(parameter) is not None
+
+
+def quantised_linear(scope: Scope, rows: str, name: str, *, scale: float = 1.0) -> str:
+    """rows `[batch · seq, in]` -> `[batch · seq, out]`, float32 both. scale: of the result."""
+    graph = scope.graph
+    whole, steps = _quantise(scope, rows)
+    parameter = parameter_of(scope.config, f"{name}.weight")
+    weights = [graph.weight(parameter + part) for part in (INT8, STEPS)]
+    one, middle = graph.floats("one", 1.0), graph.constant("int8.middle", np.array(_MIDDLE, dtype=np.uint8))
+    inputs = [whole, weights[0], one, weights[1], middle, ""]
+    product = graph.contrib("MatMulIntegerToFloat", inputs, f"{name}.product")
+    bias = scope.weight(f"{name}.bias")
+    if scale != 1.0:
+        factor = graph.floats(f"{name}.scale", scale)
+        steps = graph.node("Mul", [steps, factor], f"{name}.steps")
+        bias = graph.node("Mul", [bias, factor], f"{name}.bias.scaled")  # of constants: computed when it is loaded
+    return graph.node("Add", [graph.node("Mul", [product, steps], f"{name}.scaled"), bias], name)
+
+
+def _quantise(scope: Scope, rows: str) -> tuple[str, str]:
+    """rows `[batch · seq, in]` -> the same as uint8, and what a step of each row is worth, `[batch · seq, 1]`.
+
+    What several maps take is quantised once.
+    """
+    graph, whole, steps = scope.graph, f"{rows}.whole", f"{rows}.steps"
+    if graph.has(whole):
+        return whole, steps
+    sizes = graph.node("Abs", [rows], f"{rows}.sizes")
+    largest = graph.node("ReduceMax", [sizes, graph.ints("axis_1", 1)], f"{rows}.largest", keepdims=1)
+    largest = graph.node("Max", [largest, graph.floats("int8.least", _LEAST)], f"{rows}.range")
+    graph.node("Mul", [largest, graph.floats("int8.level", 1 / LEVELS)], steps)
+    column = graph.node("Reshape", [steps, graph.ints("one_axis_all", -1)], f"{rows}.steps.column")
+    graph.node("QuantizeLinear", [rows, column, _middles(scope)], whole, axis=0)
+    return whole, steps
+
+
+def _middles(scope: Scope) -> str:
+    """The zero point of every row, `[batch · seq]` uint8."""
+    graph, name = scope.graph, "int8.middles"
+    if graph.has(name):
+        return name
+    count = graph.node("Shape", [scope.rows], "int8.num_rows", start=0, end=1)
+    middle = helper.make_tensor("int8.middle", TensorProto.UINT8, [1], [_MIDDLE])
+    return graph.node("ConstantOfShape", [count], name, value=middle)
