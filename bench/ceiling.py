@@ -20,6 +20,7 @@ from service.bundle import Bundle, open_text_bundle
 from service.engine.batch import Row, collate
 from service.engine.policy import CallQueue, Ticket
 from service.manifest import TOKENIZER, TextManifest
+from service.runners.base import Array
 from service.runners.cpus import usable_cpus
 from service.runners.ort import LONE_SPIN_US, open_session
 
@@ -82,10 +83,15 @@ class Ceiling:
             thread.join()
         return (num_finished - num_warm) / elapsed_s
 
+    def pooled(self, rows: list[Row], layout: Layout | None = None) -> Array:
+        """One call. -> `[rows, dim]` float32"""
+        inputs = collate(self._graph, rows, pad_token_id=self.bundle.manifest.text.pad_token_id)
+        pooled: Array = self._sessions[layout or layouts()[0]].run(["pooled"], inputs)[0]
+        return pooled
+
     def _work(self, layout: Layout, loop: _Loop) -> None:
-        session, pad_token_id = self._sessions[layout], self.bundle.manifest.text.pad_token_id
         while tickets := loop.take():
-            session.run(["pooled"], collate(self._graph, [ticket.row for ticket in tickets], pad_token_id=pad_token_id))
+            self.pooled([ticket.row for ticket in tickets], layout)
             loop.finish(tickets)
 
     @staticmethod

@@ -26,6 +26,7 @@ from service.manifest import PROBES, Manifest, Role, TextManifest
 from service.metrics import NO_OBSERVER, Observer
 from service.parity.probes import Probes, load_probes
 from service.runners.base import Runner, RunnerInfo
+from service.runners.cpus import may_saturate
 from service.runners.cuda import CudaOptions
 from service.runners.ort import CPU, OrtRunner
 from service.settings import Settings
@@ -83,6 +84,11 @@ class Engine:
         if bundle.manifest.precision == "float16" and runner.info().provider == CPU:
             _log.warning(
                 "bundle %s is float16, which is for GPUs: on the CPU it is right, and slower than float32",
+                bundle.manifest.name,
+            )
+        if bundle.manifest.precision == "int8" and may_saturate():
+            _log.warning(
+                "bundle %s is int8, and this processor has no VNNI: sums may saturate, answers be further from float32",
                 bundle.manifest.name,
             )
         if isinstance(bundle.manifest, TextManifest):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 _CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
 _CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 # Each thread of the model keeps memory of its own, and past this many a machine is better used by another process.
@@ -24,6 +25,18 @@ def usable_cpus() -> int:
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_quota()
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+
+
+def may_saturate(cpuinfo: Path = _CPUINFO) -> bool:
+    """Whether products of int8 may overflow: on x86 without VNNI two of them are added up in 16 bits.
+
+    False where it is not known.
+    """
+    try:
+        flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "")
+    except OSError:
+        return False
+    return bool(flags) and not {"avx512_vnni", "avx_vnni"} & set(flags.split())
 
 
 def cgroup_quota(v2: Path = _CGROUP_V2, v1: Path = _CGROUP_V1) -> float | None:

@@ -29,6 +29,9 @@ DEFAULT_CUDA = CudaOptions()
 # Longer than most gaps between operators, and shorter than what another program would miss: at ONNX Runtime's own
 # milliseconds, a lone call beside a busy neighbour takes twice as long as without.
 LONE_SPIN_US = 50
+# On the CPU, SkipLayerNormalization is slower than the Add and LayerNormalization that it replaces, and BiasGelu than
+# Add and Gelu.
+SLOWER_FUSIONS = ("SkipLayerNormFusion", "BiasGeluFusion")
 _TYPES = {
     "float32": "tensor(float)",
     "float16": "tensor(float16)",
@@ -67,6 +70,7 @@ class OrtRunner:
         num_threads = num_threads or default_threads()
         if device != "cpu":
             try:
+                _check_graphs(bundle)
                 check_cuda(cuda.device_id)
                 return cls._opened(bundle, CUDA, num_threads, cuda)
             except StartupError as error:
@@ -127,6 +131,12 @@ class OrtRunner:
         return session
 
 
+def _check_graphs(bundle: Bundle[Manifest]) -> None:
+    """Raises StartupError for graphs that are not for CUDA."""
+    if any("cuda" not in graph.providers for graph in bundle.manifest.graphs):
+        raise StartupError(f"{bundle.path}: a bundle in {bundle.manifest.precision} runs on the CPU only")
+
+
 def open_session(
     path: Path,
     num_threads: int,
@@ -146,8 +156,7 @@ def open_session(
             sess_options=session_options(num_threads, spin_us=spin_us),
             # The CPU stays behind CUDA for shapes and other small integers.
             providers=[(provider, dict(options)), *([CPU] if provider != CPU else [])],
-            # On the CPU, SkipLayerNormalization is slower than the Add and LayerNormalization that it replaces.
-            disabled_optimizers=["SkipLayerNormFusion"] if provider == CPU else [],
+            disabled_optimizers=list(SLOWER_FUSIONS) if provider == CPU else [],
         )
     except Exception as error:
         raise StartupError(f"{path}: ONNX Runtime cannot load the graph: {error}") from error

@@ -43,6 +43,14 @@ def half(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="session")
+def whole(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny encoder in int8, proved against PyTorch."""
+    out = tmp_path_factory.mktemp("whole") / "bert_mean"
+    export_model(str(tiny_models / "bert_mean"), out, precision="int8")
+    return out
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_registry() -> Iterator[None]:
     """PyTorch's exporter collects its operators anew for every export, which takes longer than the export."""

@@ -199,7 +199,7 @@ def test_the_cpu_stays_behind_cuda_and_fusions_are_left_to_it(asked: list[dict[s
     OPEN_SESSION(tmp_path / "any.onnx", 1)
     assert [call["providers"] for call in asked] == [[(CUDA, {"use_tf32": "0"}), CPU], [(CPU, {})]]
     # Faster there, slower here.
-    assert [call["disabled_optimizers"] for call in asked] == [[], ["SkipLayerNormFusion"]]
+    assert [call["disabled_optimizers"] for call in asked] == [[], ["SkipLayerNormFusion", "BiasGeluFusion"]]
 
 
 @pytest.mark.parametrize(

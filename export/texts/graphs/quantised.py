@@ -57,9 +57,13 @@ def _quantise(scope: Scope, rows: str) -> tuple[str, str]:
     graph, whole, steps = scope.graph, f"{rows}.whole", f"{rows}.steps"
     if graph.has(whole):
         return whole, steps
-    sizes = graph.node("Abs", [rows], f"{rows}.sizes")
-    largest = graph.node("ReduceMax", [sizes, graph.ints("axis_1", 1)], f"{rows}.largest", keepdims=1)
-    largest = graph.node("Max", [largest, graph.floats("int8.least", _LEAST)], f"{rows}.range")
+    axis = graph.ints("axis_1", 1)
+    largest = graph.node("ReduceMax", [rows, axis], f"{rows}.largest", keepdims=1)  # [batch · seq, 1]
+    # Twice through the rows is less than to write their absolute values.
+    smallest = graph.node(
+        "Neg", [graph.node("ReduceMin", [rows, axis], f"{rows}.smallest", keepdims=1)], f"{rows}.below"
+    )
+    largest = graph.node("Max", [largest, smallest, graph.floats("int8.least", _LEAST)], f"{rows}.range")
     graph.node("Mul", [largest, graph.floats("int8.level", 1 / LEVELS)], steps)
     column = graph.node("Reshape", [steps, graph.ints("one_axis_all", -1)], f"{rows}.steps.column")
     graph.node("QuantizeLinear", [rows, column, _middles(scope)], whole, axis=0)
