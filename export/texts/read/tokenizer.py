@@ -36,7 +36,7 @@ _RARE = "\U00013000"
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
-    """content: the bytes to write. changes: what differs from the source's tokenizer.json; empty when nothing does.
+    """content: the bytes to write. changes: what to tell of how they differ from the source's tokenizer.json, if any.
 
     num_ids: one more than the highest id that it can give.
     """
@@ -60,12 +60,13 @@ def read_tokenizer(source: SourceDirectory, folder: str, num_token_types: int | 
     if found is None:
         return None
     document, changes = found
+    template = document["post_processor"]
     changes += _apply_pipeline(source, folder, document)
     if num_token_types and not settings.gives_types:
         changes += _apply_types(document, settings)
     if len(source.faults) > num_faults:
         return None
-    if changes or content is None:
+    if changes or content is None or document["post_processor"] != template:
         content = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
         if _load(source, f"{folder}{TOKENIZER}, as it would be written", content) is None:
             return None
@@ -158,15 +159,12 @@ def _is_whole(source: SourceDirectory, name: str, tokenizer: Tokenizer) -> bool:
 
 
 def _apply_types(document: dict[str, Any], settings: TokenizerSettings) -> list[str]:
-    """What the model gets where token types are not handed to it."""
+    """What the model gets where token types are not handed to it; told where no file says so."""
     processor = without_types(document["post_processor"])
-    if processor == document["post_processor"]:
-        return []
+    is_usual = processor == document["post_processor"] or INPUTS in settings.keys
     document["post_processor"] = processor
-    reason = (
-        f"model_input_names of {settings.kind.name} has" if INPUTS not in settings.keys else "model_input_names has"
-    )
-    return [f"{TOKENIZER}: post_processor: every token is of type 0: {reason} no token_type_ids ({settings.file})"]
+    reason = f"model_input_names of {settings.kind.name} has no token_type_ids ({settings.file} may have it)"
+    return [] if is_usual else [f"{TOKENIZER}: post_processor: every token is of type 0: {reason}"]
 
 
 def _apply_pipeline(source: SourceDirectory, folder: str, document: dict[str, Any]) -> list[str]:
