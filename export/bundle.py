@@ -83,3 +83,7 @@ def _check_options(
         if is_given and option not in used
     ]:
         raise ExportError(f"{origin.place}: options that do not belong to it", faults)
+    if precision == "int8" and origin.kind != "texts":
+        raise ExportError(
+            f"{origin.place}: --precision: float32 or float16 is needed, got int8: it is for encoders of text"
+        )

@@ -41,7 +41,10 @@ def open_reference(bundle: Bundle[Manifest]) -> Runner:
     kind, _, name = manifest.module.source.partition(":")
     if kind != "preset":
         raise ValueError(f"{manifest.name}: made of {manifest.module.source}, whose class is not in the bundle")
-    return ModuleRunner(manifest.graph("encode"), load_preset(name, bundle.file(WEIGHTS), manifest.precision))
+    return ModuleRunner(
+        manifest.graph("encode"),
+        load_preset(name, bundle.file(WEIGHTS), "float16" if manifest.precision == "float16" else "float32"),
+    )
 
 
 def _backend(precision: str = "float32") -> str:

@@ -34,7 +34,8 @@ from tests.exporting.test_half import make_inputs
 
 def cosines(found: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.float32]:
     lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-    return (found * expected).sum(axis=1) / lengths
+    found_cosines: NDArray[np.float32] = (found * expected).sum(axis=1) / lengths
+    return found_cosines
 
 
 def test_the_proof_is_the_whole_battery_and_the_row_alone_is_held_tightly(whole: Path, tiny_bundles: Path) -> None:
@@ -112,6 +113,11 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tiny_models: Path, tmp_
     with pytest.raises(ExportError) as error:
         export_model(str(source), tmp_path / "out", precision="int8")
     assert "layers.1.ffn.down.weight" in str(error.value)
+
+
+def test_a_module_is_not_made_int8(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="got int8: it is for encoders of text"):
+        export_model("preset:single-head", tmp_path / "out", precision="int8")
 
 
 def test_it_runs_on_the_cpu_only(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
