@@ -55,7 +55,8 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
         target = Target(out, name, precision or "float32", force)
         return export_texts(source, target, ProofRequest(goldens, unproved, progress), task)
     name = name or origin.name
-    check_name(name)
+    if name:  # a source without one is refused for what it lacks
+        check_name(name)
     return export_tensors(origin, Target(out, name, precision or "float32", force), options, progress)
 
 

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 from tests.fixtures.command import ROOT, export
@@ -19,13 +20,6 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 # Whatever imports ONNX Runtime before `service` does must not write a device id into the home either.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests over the default model's bundle run in one process: it takes long to build."""
-    for item in items:
-        if "minilm_bundle" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("minilm"))
 
 
 @pytest.fixture(scope="session")
@@ -66,10 +60,17 @@ def minilm_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def minilm_bundle(minilm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The default model's bundle, built and proved as on a machine that has neither torch nor transformers."""
-    out = tmp_path_factory.mktemp("bundles") / "all-MiniLM-L6-v2"
+    """The default model's bundle, built and proved as on a machine that has neither torch nor transformers.
+
+    Once a run, whatever the number of processes.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    out = folder / "bundles" / "all-MiniLM-L6-v2"
     blocked = ("torch", "transformers", "sentence_transformers", minilm_dir.parent.name)
-    export("all-MiniLM-L6-v2", "--out", str(out), blocked=blocked)
+    with FileLock(folder / "all-MiniLM-L6-v2.lock"):
+        if not out.is_dir():
+            export("all-MiniLM-L6-v2", "--out", str(out), blocked=blocked)
     return out
 
 

@@ -31,8 +31,8 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype(ml_dtypes.bfloat16),
-    "I8": np.dtype(np.int8),
 }
+_MADE = {**DTYPES, "I8": np.dtype(np.int8)}
 STORED_AS: Mapping[Precision, str] = {"float32": "F32", "float16": "F16", "int8": "F32"}
 _WORDS = {"F32": "float32", "F16": "float16"}
 _ALIGNED_TO = 8
@@ -81,10 +81,10 @@ def _derive_int8(folder: Path, tensors: Mapping[str, StoredTensor]) -> dict[str,
 def quantise(weights: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """The weights of a linear map as whole numbers of steps. weights: `[out, in]` -> `[in, out]` int8, `[out]` float32
 
-    The largest of a column is 127 steps; a column of zeros has steps of 1.
+    The largest of a column is 127 steps; a column of zeros, or of less than any number has a 127th of, has steps of 1.
     """
-    largest = np.abs(weights).max(axis=1, initial=0)
-    steps = np.where(largest > 0, largest / np.float32(LEVELS), np.float32(1)).astype(np.float32)
+    steps = np.abs(weights).max(axis=1, initial=0) / np.float32(LEVELS)
+    steps = np.where(steps > 0, steps, np.float32(1))
     whole = np.clip(np.rint(weights / steps[:, None]), -LEVELS, LEVELS).astype(np.int8)
     return np.ascontiguousarray(whole.T), steps
 
@@ -107,7 +107,7 @@ def write_as(
     """
     dtypes = {name: dtype or tensor.dtype for name, tensor in tensors.items()}
     # The widest first: all begin where their numbers may.
-    names = sorted(tensors, key=lambda name: (-DTYPES[dtypes[name]].itemsize, name))
+    names = sorted(tensors, key=lambda name: (-_MADE[dtypes[name]].itemsize, name))
     faults = []
     with target.open("wb") as file:
         file.write(_header({name: replace(tensors[name], dtype=dtypes[name]) for name in names}))
@@ -125,7 +125,7 @@ def write_as(
 def _header(tensors: Mapping[str, StoredTensor]) -> bytes:
     entries, end = {}, 0
     for name, tensor in tensors.items():
-        start, end = end, end + prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
+        start, end = end, end + prod(tensor.shape) * _MADE[tensor.dtype].itemsize
         entries[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [start, end]}
     content = json.dumps(entries, separators=(",", ":")).encode()
     content += b" " * (-len(content) % _ALIGNED_TO)

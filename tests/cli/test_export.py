@@ -50,7 +50,7 @@ def test_float16_is_exported_listed_and_proved_again(qkv: Run, tiny_models: Path
 
 
 def test_a_precision_that_is_not_there_is_refused(qkv: Run, tiny_models: Path, tmp_path: Path) -> None:
-    done = qkv("export", str(tiny_models / "bert_mean"), "--precision", "int8", "--out", str(tmp_path / "out"))
+    done = qkv("export", str(tiny_models / "bert_mean"), "--precision", "int4", "--out", str(tmp_path / "out"))
     assert done.returncode == 2
     assert "float16" in done.stderr
     assert not (tmp_path / "out").exists()

@@ -44,8 +44,7 @@ exec "$@"
 # Where a program may write that is not told where to.
 WRITABLE = ("/", "/tmp", "/var/tmp", "/dev/shm", "/run", str(Path.home()))
 
-# In one process: the image takes long to build.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("image")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,7 @@ DOCUMENT = ROOT / "docs" / "attention.md"
 MODULE, SHORT = "examples/reaction_attention/albert.py:ReactionAlbert", "tests/reactions/short.py:ShortAlbert"
 NUMBER = re.compile(r"\d+\.\d+")
 PNG = b"\x89PNG\r\n\x1a\n"
-# In one process: the bundle takes long to build.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("reactions")]
+pytestmark = pytest.mark.slow
 
 
 def commands() -> list[str]:
