@@ -23,6 +23,8 @@ _PRECISIONS: dict[str, Literal["float32", "float16", "int8"]] = {
     "int8": "int8",
 }
 
+_Task = Literal["embedding", "sequence_classification", "token_classification", "sparse", "late_interaction"]
+
 BundleDir = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A directory with manifest.json.")]
 
 
@@ -65,7 +67,7 @@ def export(
         ),
     ] = None,
     task: Annotated[
-        Literal["embedding", "sequence_classification", "token_classification", "sparse", "late_interaction"] | None,
+        _Task | None,
         typer.Option(help="What a model directory is used for; default what its modules and architectures say."),
     ] = None,
     goldens: Annotated[Path | None, typer.Option(help="Stored outputs of the reference: proof without torch.")] = None,
@@ -123,6 +125,10 @@ def serve(
     device: Annotated[Literal["cpu", "cuda", "auto"] | None, typer.Option(help="Where it runs [QKV_DEVICE].")] = None,
     num_threads: Annotated[int | None, typer.Option(help="CPU threads for the model [QKV_NUM_THREADS].")] = None,
     log_level: Annotated[str | None, typer.Option(help="Least severe level logged [QKV_LOG_LEVEL].")] = None,
+    task: Annotated[
+        _Task | None,
+        typer.Option(help="What a model directory is used for; default what its modules and architectures say."),
+    ] = None,
     unproved: Annotated[
         bool, typer.Option("--unproved", metavar="", help="Build a model directory that nothing can prove.")
     ] = False,
@@ -132,7 +138,7 @@ def serve(
 
     given = {"host": host, "port": port, "device": device, "num_threads": num_threads, "log_level": log_level}
     with _one_line_errors():
-        exit_code = run(paths or [], given, is_unproved_allowed=unproved)
+        exit_code = run(paths or [], given, is_unproved_allowed=unproved, task=task)
     raise typer.Exit(exit_code)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from qkv.cache import cache_dir, cache_key, check_cache
 from service.bundle import Bundle, open_bundle
 from service.errors import StartupError
-from service.manifest import MANIFEST, Manifest
+from service.manifest import MANIFEST, Manifest, Task, TextManifest
 from service.runners.runtimes import check_runtimes
 
 DEFAULT_BUNDLE = Path("bundles/all-MiniLM-L6-v2")
@@ -27,11 +27,14 @@ _FETCH = "; a model of the hub becomes a bundle first: qkv export ORG/NAME"
 _log = logging.getLogger(__name__)
 
 
-def serve(paths: Sequence[Path], overrides: Mapping[str, Any], *, is_unproved_allowed: bool = False) -> int:
+def serve(
+    paths: Sequence[Path], overrides: Mapping[str, Any], *, is_unproved_allowed: bool = False, task: Task | None = None
+) -> int:
     """Serve until a signal. -> the exit code
 
     overrides: settings from the command line, None = not given.
-    is_unproved_allowed: a model directory may be built even if nothing proves the result.
+    is_unproved_allowed: a model directory may be built even if nothing proves the result. task: what a model directory
+    is used for; None = what it says itself.
     Raises StartupError for settings, paths and installations that cannot work; the port was not opened then.
     """
     check_runtimes()
@@ -42,7 +45,7 @@ def serve(paths: Sequence[Path], overrides: Mapping[str, Any], *, is_unproved_al
     settings, ignored = load_settings(**overrides)
     for name in ignored:
         sys.stderr.write(f"qkv: {name} is ignored: Kubernetes set it for a Service named qkv\n")
-    builder = Builder(is_unproved_allowed=is_unproved_allowed)
+    builder = Builder(is_unproved_allowed=is_unproved_allowed, task=task)
     return run(settings, lambda: prepare(source, builder), abandon=builder.stop)
 
 
@@ -75,7 +78,7 @@ def prepare(source: Path, builder: Builder) -> Bundle[Manifest]:
     Raises StartupError naming the file and the field that is wrong.
     """
     if is_bundle(source):
-        return open_bundle(source)
+        return _with_task(open_bundle(source), builder.task)
     cached = cache_dir() / cache_key(source, builder.options)
     if is_bundle(cached):
         try:
@@ -88,11 +91,21 @@ def prepare(source: Path, builder: Builder) -> Bundle[Manifest]:
     return open_bundle(cached)
 
 
+def _with_task(bundle: Bundle[Manifest], asked: Task | None) -> Bundle[Manifest]:
+    """A bundle is for one task, which was settled when it was made. Raises StartupError where another one is asked."""
+    task = bundle.manifest.task if isinstance(bundle.manifest, TextManifest) else None
+    if asked is not None and asked != task:
+        is_for = f"is for {task}" if task else "takes tensors and is for no task"
+        raise StartupError(f"{bundle.path}: this bundle {is_for}, --task asks for {asked}: export the model again")
+    return bundle
+
+
 class Builder:
     """The process that builds a bundle. The loader's thread waits for it and cannot be stopped: it can."""
 
-    def __init__(self, *, is_unproved_allowed: bool = False) -> None:
-        self.options = ["--unproved"] if is_unproved_allowed else []
+    def __init__(self, *, is_unproved_allowed: bool = False, task: Task | None = None) -> None:
+        self.task = task
+        self.options = [*(["--unproved"] if is_unproved_allowed else []), *(["--task", task] if task else [])]
         self._process: subprocess.Popen[str] | None = None
 
     def build(self, source: Path, out: Path) -> None:

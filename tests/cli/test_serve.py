@@ -19,6 +19,7 @@ from typing import NoReturn
 import pytest
 
 from qkv.cache import cache_dir, cache_key, check_cache
+from qkv.serve import Builder, prepare
 from service.errors import StartupError
 from service.runners.runtimes import check_runtimes
 from tests.fixtures.command import ROOT, Run
@@ -161,6 +162,25 @@ def test_the_fault_of_a_model_directory_is_the_last_line(tiny_models: Path, tmp_
     last = server.log.strip().splitlines()[-1]
     for word in ("1_Pooling/config.json", "pooling_mode", "banana"):
         assert word in last
+
+
+def test_a_task_that_a_directory_has_no_head_for_ends_the_server_by_what_is_missing(
+    tiny_models: Path, tmp_path: Path
+) -> None:
+    """Never with random numbers for scores."""
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    words = (str(tiny_models / "bert_mean"), "--task", "sequence_classification")
+    server = spawn(tmp_path / "log", *words, env=env)
+    assert server.process.wait(15) == 1
+    last = server.log.strip().splitlines()[-1]
+    assert "classifier.weight (head.output.weight): missing" in last
+    assert "classifier.bias (head.output.bias): missing" in last
+
+
+def test_a_bundle_of_another_task_is_refused(tiny_bundle: Path) -> None:
+    assert prepare(tiny_bundle, Builder(task="embedding")).manifest.name == "bert_mean"
+    with pytest.raises(StartupError, match="this bundle is for embedding, --task asks for sparse: export the model"):
+        prepare(tiny_bundle, Builder(task="sparse"))
 
 
 def test_a_pointer_instead_of_weights_ends_the_server_by_its_name(tiny_models: Path, tmp_path: Path) -> None:
