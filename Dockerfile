@@ -98,6 +98,7 @@ ENV ORT_DISABLE_TELEMETRY=1 \
     PYTHONSAFEPATH=1 \
     PYTHONUNBUFFERED=1 \
     QKV_HOST=0.0.0.0 \
+    QKV_REPOSITORY=/opt/qkv/bundles:/data/bundles \
     XDG_CACHE_HOME=/tmp/cache
 WORKDIR /opt/qkv
 COPY --from=bundles /opt/qkv/bundles bundles/

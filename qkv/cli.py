@@ -118,7 +118,10 @@ def parity(
 def serve(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATH", help="A bundle or a model directory; default bundles/all-MiniLM-L6-v2."),
+        typer.Argument(
+            metavar="PATH",
+            help="Bundles, model directories or directories of bundles; default bundles/all-MiniLM-L6-v2.",
+        ),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on [QKV_HOST].")] = None,
     port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one [QKV_PORT].")] = None,
@@ -133,7 +136,7 @@ def serve(
         bool, typer.Option("--unproved", metavar="", help="Build a model directory that nothing can prove.")
     ] = False,
 ) -> None:
-    """Serve a model over HTTP until a signal. Every other setting is an environment variable: docs/operations.md."""
+    """Serve models over HTTP until a signal. Every other setting is an environment variable: docs/operations.md."""
     from qkv.serve import serve as run
 
     given = {"host": host, "port": port, "device": device, "num_threads": num_threads, "log_level": log_level}

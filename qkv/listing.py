@@ -14,6 +14,7 @@ from qkv.report import console
 from service.bundle import open_bundle, read_manifest
 from service.errors import StartupError
 from service.manifest import MANIFEST, Manifest, TextManifest
+from service.repository import bundles_in, is_bundle
 
 
 def list_bundles(dirs: Sequence[Path] | None) -> bool:
@@ -43,17 +44,7 @@ def list_bundles(dirs: Sequence[Path] | None) -> bool:
 
 def _find(dirs: Sequence[Path]) -> Iterator[Path]:
     for path in dirs:
-        if (path / MANIFEST).is_file():
-            yield path
-        else:
-            yield from _children(path)
-
-
-def _children(path: Path) -> Sequence[Path]:
-    """The bundles in a directory, each once: a link to another of them, such as an image's `default`, is none."""
-    found = [child for child in path.iterdir() if (child / MANIFEST).is_file()]
-    by_place = {child.resolve(): child for child in sorted(found, key=lambda child: (not child.is_symlink(), child))}
-    return sorted(by_place.values())
+        yield from [path] if is_bundle(path) else bundles_in(path)
 
 
 def _check_given(path: Path) -> None:

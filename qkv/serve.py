@@ -1,4 +1,4 @@
-"""`qkv serve`: decide what a path is, refuse what cannot work before the port opens, build what has to be built.
+"""`qkv serve`: decide what each path is, refuse what cannot work before the port opens, build what has to be built.
 
 A model directory is built by a process of its own, so that the one that serves never loads onnx or torch.
 """
@@ -10,13 +10,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from qkv.cache import cache_dir, cache_key, check_cache
-from service.bundle import Bundle, open_bundle
+from service.bundle import Bundle, directory_name, open_bundle, read_manifest
 from service.errors import StartupError
 from service.manifest import MANIFEST, Manifest, Task, TextManifest
+from service.repository import bundles_in, is_bundle
 from service.runners.runtimes import check_runtimes
 
 DEFAULT_BUNDLE = Path("bundles/all-MiniLM-L6-v2")
@@ -41,30 +43,46 @@ def serve(
     from service.server import serve as run  # not before it is known that ONNX Runtime is there, and whole
     from service.settings import load_settings
 
-    source = choose(paths)
+    sources, directories = choose(paths)
     settings, ignored = load_settings(**overrides)
     for name in ignored:
         sys.stderr.write(f"qkv: {name} is ignored: Kubernetes set it for a Service named qkv\n")
     builder = Builder(is_unproved_allowed=is_unproved_allowed, task=task)
-    return run(settings, lambda: prepare(source, builder), abandon=builder.stop)
+    wanted = [partial(prepare, source, builder) for source in sources]
+    return run(settings, *wanted, directories=directories, abandon=builder.stop)
 
 
-def choose(paths: Sequence[Path]) -> Path:
-    """The one directory to serve. Raises StartupError: none, several, or neither a bundle nor a model directory."""
-    if len(paths) > 1:
-        raise StartupError(f"one model can be served by one process, got {len(paths)} paths")
-    path = paths[0] if paths else DEFAULT_BUNDLE
-    if not path.exists():
-        hint = _FETCH if paths else "; name a bundle or a model directory, or run `make serve`, which builds it"
-        raise StartupError(f"{path}: no such directory{hint}")
-    if not (is_bundle(path) or is_model_dir(path)):
-        raise StartupError(f"{path}: neither a bundle ({MANIFEST}) nor a model directory ({CONFIG} or {MODULES})")
-    return path
+def choose(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """-> the bundles and model directories to serve, in order, and the directories of bundles among the paths
+
+    Raises StartupError for a path that is none of the three, and for two models of one name.
+    """
+    sources: dict[Path, Path] = {}
+    directories = []
+    for path in paths or [DEFAULT_BUNDLE]:
+        if not path.exists():
+            hint = _FETCH if paths else "; name a bundle or a model directory, or run `make serve`, which builds it"
+            raise StartupError(f"{path}: no such directory{hint}")
+        found = [path] if is_bundle(path) or is_model_dir(path) else bundles_in(path)
+        if not found:
+            raise StartupError(
+                f"{path}: neither a bundle ({MANIFEST}) nor a model directory ({CONFIG} or {MODULES}), "
+                "and no directory of bundles"
+            )
+        if found != [path]:
+            directories.append(path)
+        for source in found:
+            sources.setdefault(source.resolve(), source)  # which may come to the same place by two ways
+    _check_names(list(sources.values()))
+    return list(sources.values()), directories
 
 
-def is_bundle(path: Path) -> bool:
-    """True for what `qkv export` wrote."""
-    return (path / MANIFEST).is_file()
+def _check_names(sources: Sequence[Path]) -> None:
+    by_name: dict[str, Path] = {}
+    for source in sources:
+        name = read_manifest(source).name if is_bundle(source) else directory_name(source)
+        if (other := by_name.setdefault(name, source)) is not source:
+            raise StartupError(f"{other} and {source} are both called {name}: serve one of them, or rename one")
 
 
 def is_model_dir(path: Path) -> bool:

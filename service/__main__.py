@@ -1,9 +1,10 @@
-"""`python -m service BUNDLE`: serve one bundle, configured by the environment alone."""
+"""`python -m service BUNDLE…`: serve bundles, configured by the environment alone."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from service.bundle import open_bundle, read_manifest
@@ -18,8 +19,8 @@ EXIT_FAILED = 1
 def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal. -> the exit code"""
     leave_on_signals()
-    parser = argparse.ArgumentParser(prog="python -m service", description="Serve one bundle.")
-    parser.add_argument("bundle", type=Path, help="directory with manifest.json")
+    parser = argparse.ArgumentParser(prog="python -m service", description="Serve bundles.")
+    parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE", help="directory with manifest.json")
     parser.add_argument("--host", help="address to listen on; default QKV_HOST or 127.0.0.1")
     parser.add_argument("--port", type=int, help="port to listen on; default QKV_PORT or 8000")
     options = parser.parse_args(arguments)
@@ -31,8 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
         if ignored:
             sys.stderr.write(f"ignored, set by Kubernetes for a Service of our name: {', '.join(ignored)}\n")
         # What can be told at once is told before the port opens.
-        read_manifest(options.bundle)
-        return serve(settings, lambda: open_bundle(options.bundle))
+        for bundle in options.bundles:
+            read_manifest(bundle)
+        return serve(settings, *(partial(open_bundle, bundle) for bundle in options.bundles))
     except StartupError as error:
         sys.stderr.write(f"cannot start: {error}\n")
         return EXIT_FAILED

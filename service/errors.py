@@ -2,6 +2,7 @@
 
     ServiceError                 code, status, type, public message, param
     ├ RequestError          400  invalid value, too long, too many, bad id, unsupported task
+    │ ├ AuthError           401  without the key that the path needs
     │ ├ NotFoundError       404  unknown model or path
     │ ├ MethodError         405
     │ ├ SpaceMismatchError  412  the index was built in another vector space
@@ -65,6 +66,18 @@ class RequestError(ServiceError):
     status = 400
     type = "invalid_request_error"
     code = "invalid_value"
+
+
+class AuthError(RequestError):
+    """No key, or a wrong one: which of the two is not told."""
+
+    status = 401
+    type = "authentication_error"
+    code = "unauthorized"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"WWW-Authenticate": "Bearer"}
 
 
 class NotFoundError(RequestError):

@@ -7,8 +7,9 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
@@ -48,10 +49,13 @@ class Reply:
 
 
 class Exchange:
-    """One request, and what is learnt about it. Items, tokens and code are for the log line and the metrics."""
+    """One request, and what is learnt about it. Model, items, tokens and code are for the log line and the metrics.
+
+    holds_drain: the server waits for it before it ends.
+    """
 
     __slots__ = (
-        "_held",
+        "_at_end",
         "_is_gone",
         "_receive",
         "_send",
@@ -60,7 +64,9 @@ class Exchange:
         "has_attention",
         "has_body",
         "headers",
+        "holds_drain",
         "is_draining",
+        "model",
         "num_body_bytes",
         "num_items",
         "num_tokens",
@@ -76,12 +82,13 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.request_id = _request_id(self.headers.get(b"x-request-id"))
         self.started_s = time.monotonic()
-        self.route = ""
+        self.route = self.model = ""
         self.status = 0
         self.code: str | None = None
         self.num_body_bytes = self.num_items = self.num_tokens = 0
         self.has_attention = self.has_body = self.is_draining = False
-        self._held: list[tuple[AnswerBudget, float]] = []
+        self.holds_drain = True
+        self._at_end: list[Callable[[], None]] = []
         self._receive = receive
         self._send = send
         self._is_gone = False
@@ -148,19 +155,22 @@ class Exchange:
         await self.send({"type": "http.response.body", "body": body})
 
     def hold_from(self, budget: AnswerBudget) -> Hold:
-        """What takes memory for this request's answer from a budget, until `give_back`."""
+        """What takes memory for this request's answer from a budget, until the request is over."""
 
         def hold(num_bytes: float) -> None:
             budget.take(num_bytes)
-            self._held.append((budget, num_bytes))
+            self.at_end(partial(budget.give_back, num_bytes))
 
         return hold
 
-    def give_back(self) -> None:
-        """The answer is gone: others may have its memory."""
-        while self._held:
-            budget, num_bytes = self._held.pop()
-            budget.give_back(num_bytes)
+    def at_end(self, give_back: Callable[[], None]) -> None:
+        """What is done when this request is over, whatever becomes of it."""
+        self._at_end.append(give_back)
+
+    def end(self) -> None:
+        """The answer is gone: others may have what it held."""
+        while self._at_end:
+            self._at_end.pop()()
 
     async def abort(self) -> None:
         """Cut the connection: its answer had begun, and cannot be ended well."""

@@ -59,52 +59,65 @@ class Metrics:
         counter = partial(Counter, registry=registry)
         histogram = partial(Histogram, registry=registry)
         gauge = partial(Gauge, registry=registry)
-        self._requests = counter("qkv_requests", "Requests answered.", ["route", "status"])
-        self._seconds = histogram("qkv_request_seconds", "From headers to answer.", ["route"], buckets=_SECONDS)
-        self._errors = counter("qkv_errors", "Requests refused or failed, by error code.", ["code"])
-        self._items = counter("qkv_items", "Inputs answered.", ["route"])
-        self._tokens = counter("qkv_tokens", "Tokens of the inputs answered.", ["route"])
-        self._attention = counter("qkv_attention_requests", "Answers with attention weights.")
-        self._calls = histogram("qkv_call_seconds", "In one call of the model.", ["role"], buckets=_CALL_SECONDS)
-        self._rows = histogram("qkv_call_rows", "Rows in one call.", ["role"], buckets=_ROWS)
-        self._call_tokens = histogram("qkv_call_tokens", "Real tokens in one call.", ["role"], buckets=_TOKENS)
-        self._padding = counter("qkv_padding_tokens", "Tokens computed for padding alone.", ["role"])
+        of_answer, of_call = ["model", "route"], ["model", "role"]
+        self._requests = counter("qkv_requests", "Requests answered.", [*of_answer, "status"])
+        self._seconds = histogram("qkv_request_seconds", "From headers to answer.", of_answer, buckets=_SECONDS)
+        self._errors = counter("qkv_errors", "Requests refused or failed, by error code.", ["code", "model"])
+        self._items = counter("qkv_items", "Inputs answered.", of_answer)
+        self._tokens = counter("qkv_tokens", "Tokens of the inputs answered.", of_answer)
+        self._attention = counter("qkv_attention_requests", "Answers with attention weights.", ["model"])
+        self._calls = histogram("qkv_call_seconds", "In one call of the model.", of_call, buckets=_CALL_SECONDS)
+        self._rows = histogram("qkv_call_rows", "Rows in one call.", of_call, buckets=_ROWS)
+        self._call_tokens = histogram("qkv_call_tokens", "Real tokens in one call.", of_call, buckets=_TOKENS)
+        self._padding = counter("qkv_padding_tokens", "Tokens computed for padding alone.", of_call)
         self._ready = gauge("qkv_ready", "1 while new requests are taken.")
-        self._queue = gauge("qkv_queue_tokens", "Tokens waiting or running.")
-        self._running = gauge("qkv_running_calls", "Calls of the model running now.")
+        self._model_ready = gauge("qkv_model_ready", "1 while the model can answer.", ["model"])
+        self._queue = gauge("qkv_queue_tokens", "Tokens waiting or running.", ["model"])
+        self._running = gauge("qkv_running_calls", "Calls of the model running now.", ["model"])
         self._in_flight = gauge("qkv_requests_in_flight", "Requests being answered.")
         self._max_queue = gauge("qkv_max_queue_tokens", "Tokens that may wait or run: QKV_MAX_QUEUE_TOKENS.")
         self._max_call = gauge("qkv_max_call_tokens", "Padded tokens that fit in one call: QKV_MAX_CALL_TOKENS.")
-        self._runner = Info("qkv_runner", "What really runs, from the loaded session.", registry=registry)
+        self._runner = Info("qkv_runner", "What really runs, from the loaded session.", ["model"], registry=registry)
         ProcessCollector(registry=registry)
         # Looking a child up by its labels costs more than counting does.
         self._of_request = cache(
-            lambda route, status: (self._requests.labels(route, status), self._seconds.labels(route))
+            lambda model, route, status: (
+                self._requests.labels(model, route, status),
+                self._seconds.labels(model, route),
+            )
         )
-        self._of_answer = cache(lambda route: (self._items.labels(route), self._tokens.labels(route)))
+        self._of_answer = cache(
+            lambda model, route: (self._items.labels(model, route), self._tokens.labels(model, route))
+        )
 
-    def call_finished(self, role: str, rows: int, real_tokens: int, padded_tokens: int, run_s: float) -> None:
-        """One call of the model ended well."""
-        self._calls.labels(role).observe(run_s)
-        self._rows.labels(role).observe(rows)
-        self._call_tokens.labels(role).observe(real_tokens)
-        self._padding.labels(role).inc(padded_tokens - real_tokens)
+    def of_model(self, model: str) -> Observer:
+        """Who listens to the calls of this model."""
+        return _CallMetrics(
+            lambda role: (
+                self._calls.labels(model, role),
+                self._rows.labels(model, role),
+                self._call_tokens.labels(model, role),
+                self._padding.labels(model, role),
+            )
+        )
 
-    def request_finished(self, route: str, status: int, seconds: float, *, code: str | None) -> None:
-        """One request ended. code: of the error that was its answer."""
-        count, duration = self._of_request(route, status)
+    def request_finished(self, model: str, route: str, status: int, seconds: float, *, code: str | None) -> None:
+        """One request ended. model: empty for those that chose none. code: of the error that was its answer."""
+        count, duration = self._of_request(model, route, status)
         count.inc()
         duration.observe(seconds)
         if code is not None:
-            self._errors.labels(code).inc()
+            self._errors.labels(code, model).inc()
 
-    def items_answered(self, route: str, num_items: int, num_tokens: int, *, has_attention: bool) -> None:
+    def items_answered(self, model: str, route: str, num_items: int, num_tokens: int) -> None:
         """What one good answer held."""
-        items, tokens = self._of_answer(route)
+        items, tokens = self._of_answer(model, route)
         items.inc(num_items)
         tokens.inc(num_tokens)
-        if has_attention:
-            self._attention.inc()
+
+    def attention_answered(self, model: str) -> None:
+        """It held attention weights too."""
+        self._attention.labels(model).inc()
 
     def limits_set(self, max_queue_tokens: int, max_call_tokens: int) -> None:
         """What the queue and the calls are measured against."""
@@ -116,9 +129,17 @@ class Metrics:
         self._ready.set_function(is_ready)
         self._in_flight.set_function(in_flight)
 
-    def watch_engine(self, info: RunnerInfo, queue_tokens: Callable[[], float], running: Callable[[], float]) -> None:
-        """Name what runs, and read the queue at every scrape."""
-        self._runner.info(
+    def watch_model(
+        self,
+        model: str,
+        info: RunnerInfo,
+        *,
+        is_ready: Callable[[], float],
+        queue_tokens: Callable[[], float],
+        running: Callable[[], float],
+    ) -> None:
+        """Name what runs, in the place of what ran before, and read the rest at every scrape."""
+        self._runner.labels(model).info(
             {
                 "backend": info.backend,
                 "provider": info.provider,
@@ -126,9 +147,30 @@ class Metrics:
                 "num_workers": str(info.num_workers),
             }
         )
-        self._queue.set_function(queue_tokens)
-        self._running.set_function(running)
+        self._model_ready.labels(model).set_function(is_ready)
+        self._queue.labels(model).set_function(queue_tokens)
+        self._running.labels(model).set_function(running)
+
+    def forget_model(self, model: str) -> None:
+        """It is loaded no longer. What it was asked stays counted."""
+        for metric in (self._runner, self._model_ready, self._queue, self._running):
+            metric.remove(model)
 
     def render(self) -> bytes:
         """The exposition text."""
         return generate_latest(self._registry)
+
+
+class _CallMetrics:
+    """The observer of one model. of_role: its seconds, rows, tokens and padding by the graph's role."""
+
+    def __init__(self, of_role: Callable[[str], tuple[Histogram, Histogram, Histogram, Counter]]) -> None:
+        self._of_role = cache(of_role)
+
+    def call_finished(self, role: str, rows: int, real_tokens: int, padded_tokens: int, run_s: float) -> None:
+        """One call of the model ended well."""
+        seconds, num_rows, tokens, padding = self._of_role(role)
+        seconds.observe(run_s)
+        num_rows.observe(rows)
+        tokens.observe(real_tokens)
+        padding.inc(padded_tokens - real_tokens)

@@ -16,7 +16,6 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.engine.engine import Engine
 from service.errors import (
     DeadlineError,
     MethodError,
@@ -30,7 +29,7 @@ from service.exchange import ClientGoneError, Exchange, Reply
 from service.logs import log_fields
 from service.state import Service
 
-Endpoint = Callable[[Engine, Exchange], Awaitable[Reply]]
+Endpoint = Callable[[Service, Exchange], Awaitable[Reply]]
 
 # Nobody reads these lines: probes and scrapes come every few seconds.
 _QUIET = ("/health", "/metrics", "/v2/health")
@@ -82,15 +81,15 @@ class Front:
             await self._app(exchange.scope, exchange.receive, exchange.send)
             return
         exchange.route = route
-        engine = self._service.admit()
+        self._service.admit()
         self._service.exchanges.add(exchange)
         try:
-            reply = await endpoint(engine, exchange)
+            reply = await endpoint(self._service, exchange)
             exchange.is_draining = self._service.is_draining
             await exchange.answer(reply)
         finally:
             self._service.exchanges.discard(exchange)
-            exchange.give_back()
+            exchange.end()
 
     def _find(self, scope: Scope) -> tuple[str, Endpoint | None]:
         path = scope["path"]
@@ -124,22 +123,26 @@ class Front:
         # A path in a log line or a label is the route's own, never what a caller typed.
         exchange.route = exchange.route or getattr(exchange.scope.get("route"), "path", "unmatched")
         metrics = self._service.metrics
-        metrics.request_finished(exchange.route, exchange.status, seconds, code=exchange.code)
+        metrics.request_finished(exchange.model, exchange.route, exchange.status, seconds, code=exchange.code)
         if exchange.num_items and exchange.code is None:
-            metrics.items_answered(
-                exchange.route, exchange.num_items, exchange.num_tokens, has_attention=exchange.has_attention
-            )
+            metrics.items_answered(exchange.model, exchange.route, exchange.num_items, exchange.num_tokens)
+            if exchange.has_attention:
+                metrics.attention_answered(exchange.model)
         level = logging.DEBUG if exchange.route.startswith(_QUIET) else logging.INFO
         log_fields(_access, level, exchange.scope["method"], _access_fields(exchange, seconds))
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path).replace("(?P<model>[^/]+)", "(?P<model>.+)"))
+    words = re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path).replace("(?P<model>[^/]+)", "(?P<model>.+)")
+    return re.compile(words, re.DOTALL)  # a line break is a character like any other
 
 
 def _access_fields(exchange: Exchange, seconds: float) -> dict[str, Any]:
+    # Probes choose no model, and neither does what is refused before.
+    chosen = {"model": exchange.model} if exchange.model else {}
     fields = {
         "route": exchange.route,
+        **chosen,
         "status": exchange.status,
         "items": exchange.num_items,
         "tokens": exchange.num_tokens,

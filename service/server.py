@@ -10,17 +10,18 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
 from service.app import App, Open, create_app
-from service.bundle import Bundle
+from service.background import is_at_work
 from service.connection import Connection
 from service.errors import StartupError
+from service.loader import Prepare
 from service.logs import configure_logging
-from service.manifest import Manifest
 from service.settings import Settings
 from service.signals import leave
 from service.state import Service
@@ -59,9 +60,9 @@ class DrainingServer(uvicorn.Server):
         service = self._service
         if service.failure is None:
             _log.info("stopping")
-        if service.num_in_flight and service.engine is not None:
+        if service.num_in_flight:
             _log.warning("%d requests outlived the drain and are ended", service.num_in_flight)
-            await service.engine.close(0)
+            await service.models.close(0)
         await super().shutdown(sockets)
 
     def _is_drained(self) -> bool:
@@ -75,15 +76,16 @@ class DrainingServer(uvicorn.Server):
 
 def serve(
     settings: Settings,
-    prepare: Callable[[], Bundle[Manifest]],
-    *,
+    *prepare: Prepare,
+    directories: Sequence[Path] = (),
     open_engine: Open | None = None,
     abandon: Callable[[], None] | None = None,
 ) -> int:
-    """Serve until a signal. -> the exit code: 0 after a drain, 1 when the model could not be loaded.
+    """Serve until a signal. -> the exit code: 0 after a drain, 1 when a model could not be loaded.
 
-    prepare: gives the verified bundle, in the loader's thread, while the port is open and says "not ready".
-    abandon: ends what `prepare` has begun, when a signal comes before it is done.
+    prepare: each gives a verified bundle, in the loader's thread, while the port is open and says "not ready".
+    directories: of bundles that may be loaded later. abandon: ends what `prepare` has begun, when a signal comes before
+    it is done.
     Raises StartupError when the address cannot be listened on.
     """
     configure_logging(settings)
@@ -95,15 +97,14 @@ def serve(
         except StartupError as error:
             raise StartupError(f"QKV_DEVICE=cuda: {error}") from None
     listener = listen(settings)
-    app = create_app(settings, prepare, open_engine=open_engine)
+    app = create_app(settings, *prepare, directories=directories, open_engine=open_engine)
     server = DrainingServer(_config(app, settings), app.service)
     _log.info("listening on %s", _url(listener))
     server.run(sockets=[listener])
     if app.service.failure is not None:
         return EXIT_FAILED
     _log.info("stopped")
-    if app.service.is_loading:
-        # The loader's thread is in native code, which takes the whole process down when the interpreter ends under it.
+    if is_at_work():
         if abandon is not None:
             abandon()
         leave()

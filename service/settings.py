@@ -9,9 +9,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -26,13 +27,16 @@ _SERVICE_LINK = re.compile(r"QKV_(SERVICE_(HOST|PORT)\w*|PORT_\d+_(TCP|UDP)\w*)$
 _MOST_BYTES = 2**40
 _MOST = 10**9
 
+_KEY = re.compile(r"[!-~]{16,256}")
+_SECRETS = ("admin_key",)
+
 Truncate = Literal["error", "left", "right"]
 
 
 class Settings(BaseSettings):
     """How to serve. Grouped by stage; every field is bounded and described."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     # where it listens
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
@@ -109,14 +113,80 @@ class Settings(BaseSettings):
         30.0, ge=1, le=3600, description="Seconds in one call of the model after which the server is not ready."
     )
 
+    # who may change what is loaded, and from where
+    admin_key: SecretStr | None = Field(
+        None,
+        json_schema_extra={"allowed": "16 to 256 visible ASCII characters"},
+        description="Who sends it may load and unload models; without a key there are no such routes.",
+    )
+    admin_key_file: Path | None = Field(
+        None, json_schema_extra={"allowed": "a file"}, description="The file that holds the admin key, in its place."
+    )
+    repository: str = Field(
+        "",
+        json_schema_extra={"allowed": f"directories, `{os.pathsep}` between them"},
+        description="Where bundles may be loaded from later, beside the directories that are served.",
+    )
+
     # what it tells
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level logged.")
     log_format: Literal["text", "json"] = Field("text", description="One line a record: for people, or for machines.")
+
+    @field_validator("admin_key", mode="before")
+    @classmethod
+    def _check_key(cls, value: Any) -> Any:
+        return _checked_key(value) if value else None
+
+    @field_validator("admin_key_file")
+    @classmethod
+    def _check_key_file(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and info.data.get("admin_key") is not None:
+            raise ValueError("the key itself is given too, one of both is needed")
+        if value is not None:
+            _read_key(value)
+        return value
+
+    @field_validator("repository")
+    @classmethod
+    def _check_repository(cls, value: str) -> str:
+        if missing := [name for name in _split(value) if not Path(name).is_dir()]:
+            raise ValueError(f"{missing[0]} is no directory")
+        return value
 
     @field_validator("port", mode="before")
     @classmethod
     def _ignore_service_link(cls, value: Any) -> Any:
         return 8000 if isinstance(value, str) and value.startswith("tcp://") else value
+
+    @property
+    def repository_dirs(self) -> tuple[Path, ...]:
+        """The directories of `repository`."""
+        return tuple(map(Path, _split(self.repository)))
+
+    def read_admin_key(self) -> str | None:
+        """The admin key, wherever it is kept; None = there is none. Raises ValueError when its file has gone."""
+        if self.admin_key_file is not None:
+            return _read_key(self.admin_key_file)
+        return None if self.admin_key is None else self.admin_key.get_secret_value()
+
+
+def _split(directories: str) -> list[str]:
+    return [name for name in directories.split(os.pathsep) if name]
+
+
+def _read_key(file: Path) -> str:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    return _checked_key(content.decode("latin-1").strip())
+
+
+def _checked_key(key: str) -> str:
+    """Raises ValueError for one that could be guessed, or that no header can carry. Its message never has the key."""
+    if not _KEY.fullmatch(key):
+        raise ValueError("a key has 16 to 256 visible ASCII characters")
+    return key
 
 
 def _is_port_link(name: str) -> bool:
@@ -159,4 +229,5 @@ def _told(fault: ErrorDetails, given: Mapping[str, Any]) -> str:
     """A line for a value that cannot be."""
     field = str(fault["loc"][0])
     name = f"--{field.replace('_', '-')}" if field in given else PREFIX + field.upper()
-    return f"{name}: {fault['msg']}, got {str(fault['input'])!r:.80}"
+    told = f"{name}: {fault['msg'].removeprefix('Value error, ')}"
+    return told if field in _SECRETS else f"{told}, got {str(fault['input'])!r:.80}"

@@ -28,9 +28,9 @@ from service.engine.request import (
     TensorResult,
 )
 from service.engine.sized import build_sized
-from service.errors import MediaTypeError, NotFoundError, RequestError
+from service.errors import MediaTypeError, RequestError
 from service.exchange import Exchange
-from service.settings import Truncate
+from service.settings import Settings, Truncate
 
 # What may hide half of a surrogate pair, and group 1, such a half alone. A backslash that is itself escaped hides none.
 _HALF_PAIRS = re.compile(
@@ -138,10 +138,10 @@ def check_media_type(exchange: Exchange, *, also: Collection[bytes] = ()) -> Non
     raise MediaTypeError(f"content-type: application/json is taken{hint}")
 
 
-async def read_model(exchange: Exchange, engine: Engine, model: type[Model]) -> Model:
+async def read_model(exchange: Exchange, settings: Settings, model: type[Model]) -> Model:
     """Read the body and check it against the request model. Raises RequestError, BodySizeError, MediaTypeError."""
     check_media_type(exchange)
-    body = await exchange.read_body(max_bytes=engine.settings.max_body_bytes)
+    body = await exchange.read_body(max_bytes=settings.max_body_bytes)
     return parse(body, model)
 
 
@@ -219,14 +219,6 @@ def unknown_field(name: str, model: type[Body], *, prefix: str = "") -> RequestE
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-def check_model(model: str | None, engine: Engine) -> None:
-    """Raises NotFoundError for a model that is not the one loaded; an absent name means that one."""
-    if model is not None and model != engine.manifest.name:
-        raise NotFoundError(
-            f"model: only `{engine.manifest.name}` is loaded here", param="model", code="model_not_found"
-        )
 
 
 def asked_space(field: str | None, exchange: Exchange) -> str | None:

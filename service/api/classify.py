@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pydantic import ConfigDict, Field
 
-from service.api.body import Body, TruncateField, check_model, read_model, refuse_unknown, run
+from service.api.body import Body, TruncateField, read_model, refuse_unknown, run
 from service.api.encode import NativeInput
 from service.api.inputs import is_single, parse_inputs
-from service.engine.engine import Engine
 from service.engine.ranking import classify_bytes, classify_json
 from service.engine.request import EncodeRequest
 from service.engine.sized import build_sized
 from service.engine.tasks import head_of, unsupported_task
 from service.exchange import Exchange, Reply
+from service.state import Service
 
 
 class ClassifyBody(Body):
@@ -31,11 +31,11 @@ class ClassifyBody(Body):
     add_special_tokens: bool | None = Field(None, description="Frame token ids by the tokenizer's template.")
 
 
-async def classify(engine: Engine, exchange: Exchange) -> Reply:
+async def classify(service: Service, exchange: Exchange) -> Reply:
     """Answer with the classes of each input."""
-    body = await read_model(exchange, engine, ClassifyBody)
+    body = await read_model(exchange, service.settings, ClassifyBody)
     refuse_unknown(body)
-    check_model(body.model, engine)
+    engine = service.engine_for(body.model, exchange)
     manifest = engine.texts.manifest
     if manifest.task != "sequence_classification":
         raise unsupported_task(manifest, "classes of texts", param="model")

@@ -18,7 +18,6 @@ from service.api.body import (
     answer_cost,
     asked_space,
     attention_choice,
-    check_model,
     missing_field,
     read_model,
     refuse_unknown,
@@ -37,6 +36,7 @@ from service.engine.sized import build_sized
 from service.engine.tasks import includes
 from service.errors import RequestError
 from service.exchange import JSON, Exchange, Reply
+from service.state import Service
 
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _TEXT = {"type": "string"}
@@ -111,13 +111,13 @@ class EncodeBody(Body):
     )
 
 
-async def encode(engine: Engine, exchange: Exchange) -> Reply:
+async def encode(service: Service, exchange: Exchange) -> Reply:
     """Answer one request with what it included."""
-    body = await read_model(exchange, engine, EncodeBody)
+    body = await read_model(exchange, service.settings, EncodeBody)
     refuse_unknown(body)
     if body.attention is not None:
         refuse_unknown(body.attention, prefix="attention.")
-    check_model(body.model, engine)
+    engine = service.engine_for(body.model, exchange)
     is_binary = wants_safetensors(exchange)
     encoding_format = body.encoding_format or "float"
     answer_format: AnswerFormat = "safetensors" if is_binary else encoding_format

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -10,27 +11,21 @@ from pydantic import BaseModel
 
 from service.engine.engine import Engine
 from service.engine.tasks import includes, routes
-from service.errors import NotFoundError
-from service.manifest import DENSE, PARITY, Manifest, TensorManifest, TensorSpec, TextManifest
+from service.manifest import DENSE, Manifest, TensorManifest, TensorSpec, TextManifest
 
 
-def model_list(engine: Engine) -> bytes:
+def model_list(engines: Iterable[Engine]) -> bytes:
     """The list of the models loaded."""
-    return orjson.dumps({"object": "list", "data": [summary(engine)]})
+    return orjson.dumps({"object": "list", "data": [summary(engine) for engine in engines]})
 
 
-def model_detail(engine: Engine, model_id: str) -> bytes:
-    """One model, with its manifest and the full report of its proof. Raises NotFoundError."""
-    if model_id != engine.manifest.name:
-        raise NotFoundError(
-            f"model: only `{engine.manifest.name}` is loaded here", param="model", code="model_not_found"
-        )
-    report = engine.bundle.file(PARITY)
+def model_detail(engine: Engine) -> bytes:
+    """One model, with its manifest and the full report of its proof."""
     return orjson.dumps(
         summary(engine)
         | {
             "manifest": engine.manifest.model_dump(mode="json"),
-            "parity": orjson.loads(report.read_bytes()) if report.is_file() else None,
+            "parity": None if engine.parity is None else orjson.loads(engine.parity),
         }
     )
 
@@ -42,7 +37,7 @@ def summary(engine: Engine) -> dict[str, Any]:
         {
             "id": manifest.name,
             "object": "model",
-            "created": int(engine.bundle.path.stat().st_mtime),
+            "created": int(engine.created_s),
             "owned_by": "qkv",
             "family": manifest.family,
             "num_parameters": manifest.num_parameters,

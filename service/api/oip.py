@@ -14,20 +14,17 @@ from typing import Any
 
 from service.api.body import BYTES_PER_CHARACTER, check_media_type, describe, parse
 from service.api.oip_inference import Inference, Wanted, infer_tensors, infer_text
-from service.api.oip_model import VERSION, Ports, check_name, ports_of
-from service.api.oip_schema import InferBody, InferOutput, refuse
+from service.api.oip_model import VERSION, Ports, find_model, ports_of
+from service.api.oip_schema import BINARY, MEDIA_TYPES, InferBody, InferOutput, refuse
 from service.api.oip_wire import read_tensors, write_answer
 from service.engine.attention import SAFETENSORS_HINT
-from service.engine.engine import Engine
 from service.engine.sized import build_sized
 from service.errors import RequestError
 from service.exchange import JSON, Exchange, Reply
+from service.state import Service
 
-BINARY = "application/octet-stream"
 HEADER = "Inference-Header-Content-Length"
 
-# Clients of this protocol send no content type at all, or that of bytes.
-_MEDIA_TYPES = (b"", BINARY.encode())
 _INFER = {"text": infer_text, "tensors": infer_tensors}
 _REWORDED = {
     "tensors.": "inputs.",
@@ -36,11 +33,12 @@ _REWORDED = {
 }
 
 
-async def infer(engine: Engine, exchange: Exchange) -> Reply:
+async def infer(service: Service, exchange: Exchange) -> Reply:
     """Answer one request with the outputs that it asked for."""
-    check_name(engine, **exchange.scope["path_params"])
-    check_media_type(exchange, also=_MEDIA_TYPES)
-    body = await exchange.read_body(max_bytes=engine.settings.max_body_bytes)
+    model = find_model(service, **exchange.scope["path_params"]).manifest.name
+    check_media_type(exchange, also=MEDIA_TYPES)
+    body = await exchange.read_body(max_bytes=service.settings.max_body_bytes)
+    engine = service.engine_for(model, exchange)
     num_json = _json_length(exchange, body)
     ports, max_items = ports_of(engine.manifest), engine.settings.max_items
     request = await build_sized(lambda: _read(body, num_json, ports, max_items), num_json * BYTES_PER_CHARACTER)

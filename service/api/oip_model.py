@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from service.api.body import check_model
 from service.api.oip_wire import BYTES, Port
 from service.engine.engine import Engine
 from service.errors import NotFoundError
 from service.manifest import DType, Manifest, Task, TensorSpec, TextManifest
+from service.state import Service
 
 # A bundle is not changed, it is replaced: each has one version.
 VERSION = "1"
@@ -80,11 +80,12 @@ def metadata(engine: Engine) -> dict[str, Any]:
     }
 
 
-def check_name(engine: Engine, model: str, version: str = VERSION) -> None:
-    """Raises NotFoundError for a model that is not the one loaded, and for any version but its only one."""
-    check_model(model, engine)
+def find_model(service: Service, model: str, version: str = VERSION) -> Engine:
+    """The model of this name. Raises NotFoundError for one that is not loaded, and for any version but its only one."""
+    engine = service.models.choose(model).engine
     if version != VERSION:
         raise NotFoundError(f"version: this model has version {VERSION} only", param="version", code="model_not_found")
+    return engine
 
 
 def _port(spec: TensorSpec) -> Port:

@@ -7,19 +7,21 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
-from service.api.oip_model import VERSION, check_name, metadata
+from service.api.oip_model import VERSION, find_model, metadata
 from service.api.oip_schema import OIP_ERRORS, OipLive, OipModel, OipModelReady, OipReady, OipServer
-from service.errors import MethodError
+from service.errors import MethodError, NotReadyError
 from service.state import Service
 
 _EXTENSIONS = ["binary_tensor_data"]
+_UNREADY_RETRY_S = 2.0
 _UNKNOWN: dict[int | str, dict[str, Any]] = {404: OIP_ERRORS[404], 503: OIP_ERRORS[503]}
 
 
-def oip_router(service: Service, *, version: str) -> APIRouter:
+def oip_router(service: Service, *, version: str, has_repository: bool) -> APIRouter:
     """Not ready is 503, as on `/health/ready`, where Triton answers 400: clients look for 200 alone, and only a 503
-    says that it is worth asking again. version: of the server.
+    says that it is worth asking again. version: of the server. has_repository: models are loaded at run time.
     """
+    extensions = [*_EXTENSIONS, "model_repository"] if has_repository else _EXTENSIONS
     router = APIRouter(prefix="/v2", tags=["open inference protocol"])
 
     @router.head("/health/live", include_in_schema=False)
@@ -41,7 +43,7 @@ def oip_router(service: Service, *, version: str) -> APIRouter:
     @router.head("", include_in_schema=False)
     @router.get("", summary="The server", response_model=OipServer)
     async def oip_server() -> Response:
-        return JSONResponse({"name": "qkv", "version": version, "extensions": _EXTENSIONS})
+        return JSONResponse({"name": "qkv", "version": version, "extensions": extensions})
 
     _add_models(router, service)
     return router
@@ -85,9 +87,10 @@ def _add_models(router: APIRouter, service: Service) -> None:
 
 
 def _ready(service: Service, model: str, version: str) -> Response:
-    engine = service.admit()
-    check_name(engine, model, version)
-    service.check_ready()
+    service.admit()
+    engine = find_model(service, model, version)
+    if (reason := engine.health().reason) is not None:
+        raise NotReadyError(reason, retry_after_s=_UNREADY_RETRY_S)
     return JSONResponse({"name": engine.manifest.name, "ready": True})
 
 
@@ -95,6 +98,5 @@ def _metadata(service: Service, model: str, version: str) -> Response:
     # A name may have slashes, so that this route's pattern takes what is another one's too.
     if model.endswith("/infer") or version == "infer":
         raise MethodError("this path takes POST", allow="POST")
-    engine = service.admit()
-    check_name(engine, model, version)
-    return JSONResponse(metadata(engine))
+    service.admit()
+    return JSONResponse(metadata(find_model(service, model, version)))

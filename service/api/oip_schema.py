@@ -11,6 +11,10 @@ from pydantic_core import ErrorDetails
 from service.api.body import Body, describe
 from service.errors import RequestError
 
+BINARY = "application/octet-stream"
+# Clients of this protocol send no content type at all, or that of bytes.
+MEDIA_TYPES = (b"", BINARY.encode())
+
 _WORDS = {
     "id": "a string",
     "name": "a string",
@@ -22,6 +26,7 @@ _WORDS = {
     "outputs[]": "an object",
     "shape": "a list of integers from 0",
     "shape[]": "an integer from 0",
+    "ready": "true or false",
 }
 _BINARY = "`binary_data_size`: its bytes follow the JSON, and `data` is left out."
 
@@ -68,7 +73,7 @@ class InferBody(Body):
 
 
 def refuse(fault: ErrorDetails, model: type[Body]) -> RequestError:
-    """What is wrong with one field of an `InferBody`, by its full name."""
+    """What is wrong with one field of a body, by its full name."""
     name, kind = "", ""
     for step in fault["loc"]:
         kind = f"{kind}[]" if isinstance(step, int) else step
@@ -123,6 +128,15 @@ class OipModelReady(_Answer):
     ready: bool
 
 
+class OipEntry(_Answer):
+    """A model of the repository."""
+
+    name: str = Field(description="Of the model, or of its folder where several bundles are of one model.")
+    version: str
+    state: Literal["READY", "LOADING", "UNAVAILABLE"]
+    reason: str
+
+
 class OipOutput(OipTensor):
     parameters: dict[str, int] | None = Field(None, description=_BINARY)
     data: list[Any] | None = Field(None, description="Flat, row-major.")
@@ -148,4 +162,9 @@ _MEANINGS = {
 }
 OIP_ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": OipError, "description": text} for status, text in _MEANINGS.items()
+}
+_OF_ADMINS = (400, 404, 413, 415, 500, 503, 504)
+OIP_ADMIN_ERRORS: dict[int | str, dict[str, Any]] = {
+    401: {"model": OipError, "description": "Without the admin key"},
+    **{status: OIP_ERRORS[status] for status in _OF_ADMINS},
 }

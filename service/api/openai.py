@@ -19,7 +19,6 @@ from service.api.body import (
     answer_cost,
     asked_space,
     attention_choice,
-    check_model,
     read_model,
     refuse_unknown,
     run,
@@ -33,6 +32,7 @@ from service.engine.request import EncodeRequest
 from service.engine.tasks import embedding_of
 from service.errors import RequestError
 from service.exchange import Exchange, Reply
+from service.state import Service
 
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _INPUT = {
@@ -67,10 +67,10 @@ class EmbeddingsBody(Body):
     embedding_space: str | None = Field(None, description="The space of your index: another one is refused by 412.")
 
 
-async def embeddings(engine: Engine, exchange: Exchange) -> Reply:
+async def embeddings(service: Service, exchange: Exchange) -> Reply:
     """Answer with one vector an input, in the order of the inputs."""
-    body = await read_model(exchange, engine, EmbeddingsBody)
-    check_model(body.model, engine)
+    body = await read_model(exchange, service.settings, EmbeddingsBody)
+    engine = service.engine_for(body.model, exchange)
     embedding_of(engine.texts.manifest, param="model")
     encoding_format = body.encoding_format or "float"
     request = _to_request(body, engine, exchange, encoding_format)

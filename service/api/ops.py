@@ -12,6 +12,7 @@ from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
 from service import metrics
 from service.api import models
 from service.api.schema import ERRORS, Health, ModelDetail, ModelList
+from service.engine.engine import Engine
 from service.state import Service
 
 UI = Path(__file__).parent.parent / "ui"
@@ -52,7 +53,8 @@ def models_router(service: Service) -> APIRouter:
     @router.head("/v1/models", include_in_schema=False)
     @router.get("/v1/models", summary="The models loaded", response_model=ModelList, responses={503: ERRORS[503]})
     async def model_list() -> Response:
-        return _json(models.model_list(service.admit()))
+        service.admit()
+        return _json(models.model_list(service.models))
 
     @router.head("/v1/models/{model_id:path}", include_in_schema=False)
     @router.get(
@@ -62,7 +64,8 @@ def models_router(service: Service) -> APIRouter:
         responses={404: ERRORS[404], 503: ERRORS[503]},
     )
     async def model_detail(model_id: str) -> Response:
-        return _json(models.model_detail(service.admit(), model_id))
+        service.admit()
+        return _json(models.model_detail(service.models.choose(model_id).engine))
 
     return router
 
@@ -96,16 +99,20 @@ def _json(body: bytes) -> Response:
 
 def _health(service: Service) -> dict[str, Any]:
     reason = service.unready_reason()
-    state: dict[str, Any] = {
+    return {
         "status": "ready" if reason is None else "unready",
         "reason": reason,
         "requests_in_flight": service.num_in_flight,
+        "models": [_model_health(engine) for engine in service.models],
     }
-    if (engine := service.engine) is None:
-        return state
+
+
+def _model_health(engine: Engine) -> dict[str, Any]:
     found = engine.health()
-    return state | {
-        "model": engine.manifest.name,
+    return {
+        "id": engine.manifest.name,
+        "status": "ready" if found.is_ready else "unready",
+        "reason": found.reason,
         "provider": engine.runner_info().provider,
         "queued_tokens": found.queued_tokens,
         "running_calls": found.running_calls,

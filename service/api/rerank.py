@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from service.api.body import Body, TruncateField, check_model, describe, read_model, refuse_unknown, run
+from service.api.body import Body, TruncateField, describe, read_model, refuse_unknown, run
 from service.engine.engine import Engine
 from service.engine.ranking import Ranking, rank, rerank_bytes, rerank_json
 from service.engine.request import EncodeRequest, Text
@@ -19,6 +19,7 @@ from service.engine.sized import build_sized
 from service.engine.tasks import head_of, is_scorer, unsupported_task
 from service.errors import RequestError
 from service.exchange import Exchange, Reply
+from service.state import Service
 
 _DOCUMENT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
 _DOCUMENTS = {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, _DOCUMENT]}}
@@ -53,11 +54,11 @@ class RerankBody(Body):
     user: Any = Field(None, description="Taken and forgotten.")
 
 
-async def rerank(engine: Engine, exchange: Exchange) -> Reply:
+async def rerank(service: Service, exchange: Exchange) -> Reply:
     """Answer with the documents in their order."""
-    body = await read_model(exchange, engine, RerankBody)
+    body = await read_model(exchange, service.settings, RerankBody)
     refuse_unknown(body)
-    check_model(body.model, engine)
+    engine = service.engine_for(body.model, exchange)
     manifest = engine.texts.manifest
     if not is_scorer(manifest):
         raise unsupported_task(manifest, "score of a pair, by which documents are ranked", param="model")

@@ -189,15 +189,21 @@ class EmbeddingsAnswer(_Answer):
     usage: Usage
 
 
+class ModelHealth(_Answer):
+    id: str
+    status: Literal["ready", "unready"]
+    reason: str | None
+    provider: str
+    queued_tokens: int
+    running_calls: int
+    last_call_age_s: float | None
+
+
 class Health(_Answer):
     status: Literal["ready", "unready"]
     reason: str | None
     requests_in_flight: int
-    model: str | None = None
-    provider: str | None = None
-    queued_tokens: int | None = None
-    running_calls: int | None = None
-    last_call_age_s: float | None = None
+    models: list[ModelHealth]
 
 
 class ModelSummary(_Answer):

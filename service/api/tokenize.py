@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import ConfigDict, Field
 
-from service.api.body import Body, TruncateField, check_model, read_model, refuse_unknown, write
+from service.api.body import Body, TruncateField, read_model, refuse_unknown, write
 from service.api.encode import NativeInput
 from service.api.inputs import is_single, parse_inputs
-from service.engine.engine import Engine
 from service.engine.formats import native_json
 from service.engine.request import EncodeRequest, EncodeResult
 from service.exchange import Exchange, Reply
+from service.state import Service
 
 
 class TokenizeBody(Body):
@@ -27,11 +27,11 @@ class TokenizeBody(Body):
     prompt_name: str | None = Field(None, description="Which of the model's prompts goes before each text.")
 
 
-async def tokenize(engine: Engine, exchange: Exchange) -> Reply:
+async def tokenize(service: Service, exchange: Exchange) -> Reply:
     """Answer with the tokens of each input."""
-    body = await read_model(exchange, engine, TokenizeBody)
+    body = await read_model(exchange, service.settings, TokenizeBody)
     refuse_unknown(body)
-    check_model(body.model, engine)
+    engine = service.engine_for(body.model, exchange)
     inputs = parse_inputs(body.input, engine, allow_pairs=True)
     request = EncodeRequest(
         inputs,

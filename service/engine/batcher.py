@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from service.engine.batch import Row, RowResult
+from service.engine.host import QueueBudget
 from service.engine.policy import CallQueue, Ticket
 from service.errors import BackendError, NotReadyError, QueueFullError, RequestError, ServiceError
 from service.manifest import Role
@@ -51,9 +52,13 @@ class Call:
 class Batcher:
     """Admits jobs, shares their rows out to worker threads, and resolves every future on its own event loop."""
 
-    def __init__(self, compute: Compute, *, num_workers: int, max_queue_tokens: int, max_call_tokens: int) -> None:
+    def __init__(
+        self, compute: Compute, *, name: str, num_workers: int, max_call_tokens: int, budget: QueueBudget
+    ) -> None:
+        """name: of the model, for threads and log lines. budget: shared with the other models of the server."""
         self._compute = compute
-        self._max_queue_tokens = max_queue_tokens
+        self._name = name
+        self._budget = budget
         self._queue = CallQueue(max_call_tokens)
         self._jobs: dict[Ticket, tuple[Job, int]] = {}
         self._running: dict[int, Call] = {}
@@ -62,6 +67,7 @@ class Batcher:
         self._num_idle = 0
         self._tokens_per_s = _START_RATE
         self.last_success_s: float | None = None
+        budget.join(self)
         self._workers = [self._start_worker(index) for index in range(num_workers)]
 
     # -- the event loop's side ------------------------------------------------------------------------------------
@@ -88,15 +94,16 @@ class Batcher:
         with self._changed:
             if self._is_closing:
                 raise NotReadyError("the server is shutting down", retry_after_s=5, code="draining")
-            if num_tokens > self._max_queue_tokens:
+            max_tokens = self._budget.max_tokens
+            if num_tokens > max_tokens:
                 raise RequestError(
-                    f"{self._max_queue_tokens} tokens allowed in one request, got {num_tokens}", code="too_many_tokens"
+                    f"{max_tokens} tokens allowed in one request, got {num_tokens}", code="too_many_tokens"
                 )
-            if (waiting := self.num_tokens) + num_tokens > self._max_queue_tokens:
+            if (waiting := self._budget.num_tokens) + num_tokens > max_tokens:
                 raise QueueFullError(
-                    f"the queue is full: {self._max_queue_tokens} tokens allowed, {waiting} queued or running, "
+                    f"the queue is full: {max_tokens} tokens allowed, {waiting} queued or running, "
                     f"{num_tokens} in this request",
-                    retry_after_s=(waiting + num_tokens - self._max_queue_tokens) / self._tokens_per_s,
+                    retry_after_s=(waiting + num_tokens - max_tokens) / self._tokens_per_s,
                 )
             job.tickets = self._queue.push(rows)
             self._jobs |= {ticket: (job, index) for index, ticket in enumerate(job.tickets)}
@@ -127,11 +134,15 @@ class Batcher:
         """Worker threads that live."""
         return sum(worker.is_alive() for worker in self._workers)
 
-    async def close(self, timeout_s: float) -> None:
-        """Admit nothing more, let what was admitted finish, then end every future that is left with an error."""
+    def stop(self) -> None:
+        """Admit nothing more; the workers end when nothing waits."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
+
+    async def close(self, timeout_s: float) -> None:
+        """Admit nothing more, let what was admitted finish, then end every future that is left with an error."""
+        self.stop()
         deadline = time.monotonic() + timeout_s
         while self._jobs and time.monotonic() < deadline:  # noqa: ASYNC110 - workers are threads, once a process
             await asyncio.sleep(0.01)
@@ -141,21 +152,23 @@ class Batcher:
                 self._queue.discard(ticket)
         error = NotReadyError("the server shut down before this request was finished", retry_after_s=5, code="draining")
         self._deliver([(ticket, error) for ticket in left])
+        self._budget.leave(self)
 
     # -- the workers' side ----------------------------------------------------------------------------------------
 
     def _start_worker(self, index: int) -> threading.Thread:
-        worker = threading.Thread(target=self._work, args=(index,), name=f"qkv-worker-{index}", daemon=True)
+        worker = threading.Thread(target=self._work, args=(index,), name=f"{self._name}-worker-{index}", daemon=True)
         worker.start()
         return worker
 
     def _work(self, index: int) -> None:
         try:
             while (call := self._next_call(index)) is not None:
-                outcomes = self._run(call, is_alone=len(self._running) == 1 and not self._queue.num_tokens)
+                # Nothing else runs or waits, in no model of the server.
+                outcomes = self._run(call, is_alone=self._budget.num_tokens == call.num_tokens)
                 self._finish(index, call, outcomes)
         except BaseException:
-            _log.critical("worker %d died; a new one takes its place", index, exc_info=True)
+            _log.critical("worker %d of %s died; a new one takes its place", index, self._name, exc_info=True)
             self._bury(index)
 
     def _next_call(self, index: int) -> Call | None:
@@ -230,7 +243,8 @@ def run_isolated(compute: Compute, rows: Sequence[Row], *, is_alone: bool) -> li
         return [error] * len(rows)  # of the whole call: no row is to blame
     except Exception:
         if len(rows) == 1:
-            _log.exception("inference failed on a row of %d tokens", rows[0].length)
+            worker = threading.current_thread().name  # which names the model
+            _log.exception("%s: inference failed on a row of %d tokens", worker, rows[0].length)
             return [BackendError("the model failed on this input")]
         middle = len(rows) // 2
         halves = (rows[:middle], rows[middle:])

@@ -9,21 +9,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from service.bundle import Bundle
 from service.engine import batch
-from service.engine.answers import AnswerBudget
 from service.engine.batch import Row, RowResult
 from service.engine.batcher import Batcher, Outcome
+from service.engine.host import Host
 from service.engine.proof import GraphProofs
 from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, TensorRequest, TensorResult
 from service.engine.tasks import told
 from service.engine.tensor_model import TensorModel
 from service.engine.text_model import Submit, TextModel
 from service.errors import BackendError, RequestError, ServiceError, StartupError
-from service.manifest import PROBES, Manifest, Role, TextManifest
-from service.metrics import NO_OBSERVER, Observer
+from service.manifest import PARITY, PROBES, Manifest, Role, TextManifest
 from service.parity.probes import Probes, load_probes
 from service.runners.base import Runner, RunnerInfo
 from service.runners.cpus import may_saturate
@@ -55,28 +55,39 @@ class Engine:
         *,
         runner: Runner,
         probes: Probes | None = None,
-        observer: Observer = NO_OBSERVER,
+        host: Host | None = None,
     ) -> None:
-        """probes: what each graph must answer before its first use; None only where a fake model runs."""
+        """probes: what each graph must answer before its first use; None only where a fake model runs.
+
+        host: the server that it runs in, None = it shares nothing. Raises StartupError.
+        """
         self.bundle = bundle
         self.manifest: Manifest = bundle.manifest
         self.settings = settings
+        # Told of this version for as long as it is served, whatever becomes of its folder.
+        report = bundle.file(PARITY)
+        self.created_s = bundle.path.stat().st_mtime
+        self.parity = report.read_bytes() if report.is_file() else None
         self._runner = runner
-        self._observer = observer
+        self._host = host or Host.alone(settings)
         self._proofs = GraphProofs(bundle, runner, probes)
-        self.answers = AnswerBudget(settings.max_answers_bytes)
+        self.answers = self._host.answers
         self._canary_fault: tuple[float, str] | None = None
         self._model = _open_model(bundle, settings, lambda rows: self._batcher.submit(rows), probes)
         self._batcher = Batcher(
             self._compute,
+            name=self.manifest.name,
             num_workers=runner.info().num_workers,
-            max_queue_tokens=settings.max_queue_tokens,
             max_call_tokens=settings.max_call_tokens,
+            budget=self._host.queue,
         )
 
     @classmethod
-    def start(cls, bundle: Bundle[Manifest], settings: Settings, *, observer: Observer = NO_OBSERVER) -> Engine:
-        """Load, prove and warm a verified bundle. Blocking; raises StartupError naming the file and field at fault."""
+    def start(cls, bundle: Bundle[Manifest], settings: Settings, *, host: Host | None = None) -> Engine:
+        """Load, prove and warm a verified bundle. Blocking; raises StartupError naming the file and field at fault.
+
+        Whatever it raises, nothing of it is left behind.
+        """
         cuda = CudaOptions(settings.device_id, settings.gpu_memory_bytes, settings.tf32)
         runner = OrtRunner.open(bundle, device=settings.device, num_threads=settings.num_threads, cuda=cuda)
         if bundle.manifest.proof.kind == "invariance":
@@ -93,14 +104,13 @@ class Engine:
             )
         if isinstance(bundle.manifest, TextManifest):
             _log.info("bundle %s: %s", bundle.manifest.name, told(bundle.manifest))
-        probes = load_probes(bundle.file(PROBES))
-        engine = cls(bundle, settings, runner=runner, probes=probes, observer=observer)
-        # On a GPU no graph waits for its first use: none may be found unfit while the service says that it is ready.
-        has_gpu = runner.info().provider != CPU
-        for graph in bundle.manifest.graphs if has_gpu else [bundle.manifest.graph("encode")]:
-            if (fault := engine._proofs.fault(graph.role)) is not None:
-                raise StartupError(fault)
-        engine._warm()
+        with ExitStack() as undo:
+            undo.callback(runner.close)
+            engine = cls(bundle, settings, runner=runner, probes=load_probes(bundle.file(PROBES)), host=host)
+            undo.callback(engine._abandon)
+            engine._prove()
+            engine._warm()
+            undo.pop_all()
         return engine
 
     async def encode(self, request: EncodeRequest) -> EncodeResult:
@@ -171,6 +181,19 @@ class Engine:
         self._model.close()
         self._runner.close()
 
+    def _prove(self) -> None:
+        # On a GPU no graph waits for its first use: none may be found unfit while the service says that it is ready.
+        has_gpu = self._runner.info().provider != CPU
+        for graph in self.manifest.graphs if has_gpu else [self.manifest.graph("encode")]:
+            if (fault := self._proofs.fault(graph.role)) is not None:
+                raise StartupError(fault)
+
+    def _abandon(self) -> None:
+        """End the threads of an engine that nobody has asked yet."""
+        self._batcher.stop()
+        self._host.queue.leave(self._batcher)
+        self._model.close()
+
     async def _canary(self) -> None:
         try:
             async with asyncio.timeout(self.settings.stuck_after_s):
@@ -195,7 +218,7 @@ class Engine:
         results = batch.split(graph, rows, dict(zip(names, arrays, strict=True)))
         real = sum(row.length for row in rows)
         padded = len(rows) * batch.padded_length(rows)
-        self._observer.call_finished(role, len(rows), real, padded, time.monotonic() - started_s)
+        self._host.observer.call_finished(role, len(rows), real, padded, time.monotonic() - started_s)
         return [self._guarded(result) for result in results]
 
     def _guarded(self, result: RowResult) -> Outcome:

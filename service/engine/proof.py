@@ -33,7 +33,7 @@ class GraphProofs:
             if role not in self._faults:
                 self._faults[role] = fault = self._find(role)
                 if fault is not None:
-                    _log.error("graph %s is not served: %s", role, fault)
+                    _log.error("graph %s of %s is not served: %s", role, self._bundle.manifest.name, fault)
             return self._faults[role]
 
     def known_fault(self) -> str | None:

@@ -139,3 +139,22 @@ def assert_same(found: Any, expected: Any) -> None:
             assert_same(one, other)
     else:
         assert found == expected
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("num_threads", [None, "1"])
+def test_two_cold_starts_give_equal_bits(minilm_bundle: Path, tmp_path: Path, num_threads: str | None) -> None:
+    """A text alone, whatever the threads; a list where one thread runs its calls, so that they are the same calls."""
+    texts = [passage(length, length) for length in (0, 1, 7, 40, 90)]
+    requests = [*texts, texts] if num_threads else texts
+    # No canary beside a request: it would not be alone then.
+    env = {"QKV_CANARY_INTERVAL_S": "3600"} | ({"QKV_NUM_THREADS": num_threads} if num_threads else {})
+    found: list[list[bytes]] = []
+    for start in range(2):
+        with serving(tmp_path / f"{start}.log", str(minilm_bundle), env=env) as server:
+            bodies = [{"input": item, "include": ["embedding", "attention"]} for item in requests]
+            answers = [server.post("/v1/encode", body | {"encoding_format": "base64"}) for body in bodies]
+            assert {answer.status_code for answer in answers} == {200}
+            found.append([answer.content for answer in answers])
+    assert found[0] == found[1]
+    assert len(set(found[0])) == len(requests)

@@ -19,12 +19,13 @@ from typing import NoReturn
 import pytest
 
 from qkv.cache import cache_dir, cache_key, check_cache
-from qkv.serve import Builder, prepare
+from qkv.serve import Builder, choose, prepare
 from service.errors import StartupError
 from service.runners.runtimes import check_runtimes
 from tests.fixtures.command import ROOT, Run
 from tests.fixtures.hub import LFS_STUB, link_snapshot
 from tests.fixtures.live import serving, spawn
+from tests.several.conftest import write_bundle
 
 MAX_REFUSAL_S = 10.0
 PROC = Path("/proc")
@@ -35,10 +36,14 @@ PROC = Path("/proc")
     [
         (["/no/such/path"], "/no/such/path: no such directory"),
         (["org/name"], "org/name: no such directory; a model of the hub becomes a bundle first: qkv export ORG/NAME"),
-        (["."], "neither a bundle (manifest.json) nor a model directory (config.json or modules.json)"),
+        (
+            ["."],
+            "neither a bundle (manifest.json) nor a model directory (config.json or modules.json), and no directory of "
+            "bundles",
+        ),
         (["file"], "file: neither a bundle"),
         ([], "bundles/all-MiniLM-L6-v2: no such directory; name a bundle or a model directory"),
-        (["a", "b"], "one model can be served by one process, got 2 paths"),
+        (["file", "b"], "file: neither a bundle"),
     ],
 )
 def test_a_bad_path_is_refused_in_one_line(qkv: Run, tmp_path: Path, words: list[str], message: str) -> None:
@@ -49,6 +54,28 @@ def test_a_bad_path_is_refused_in_one_line(qkv: Run, tmp_path: Path, words: list
     assert done.returncode == 1
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1, "the port was opened, or a traceback was printed"
+
+
+def test_paths_are_bundles_model_directories_and_directories_of_bundles(
+    tiny_models: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    more, model = tmp_path / "more", tiny_models / "bert_cls"
+    write_bundle(more / "b", "org/b")
+    write_bundle(more / "a", "a")
+    (more / "default").symlink_to("a")
+    (more / "notes").mkdir()
+    paths = [tiny_bundle, more, model, more / "default", tiny_bundle]
+    assert choose(paths) == ([tiny_bundle, more / "a", more / "b", model], [more])
+    assert choose([more / "default", more]) == ([more / "default", more / "b"], [more])
+
+
+def test_two_models_of_one_name_are_refused_with_both_paths(tiny_models: Path, tmp_path: Path) -> None:
+    first, other = (write_bundle(tmp_path / folder, "bert_mean") for folder in ("x", "y"))
+    model = tiny_models / "bert_mean"
+    for paths in ([first, other], [first, model], [tmp_path], [model, first]):
+        with pytest.raises(StartupError, match="are both called bert_mean: serve one of them, or rename one") as error:
+            choose(paths)
+        assert str(first) in str(error.value)
 
 
 def test_every_bad_setting_is_told_at_once_as_it_was_given_with_its_value(qkv: Run, tiny_bundle: Path) -> None:

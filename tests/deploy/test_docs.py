@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import yaml
 
@@ -41,13 +42,33 @@ def test_no_variable_of_compose_is_given_where_the_next_command_forgets_it() -> 
         assert re.findall(r"^[# ]*[A-Z_]+=\S+ docker compose (?!build)", text, re.MULTILINE) == [], name
 
 
+def overrides() -> list[dict[str, Any]]:
+    """The files that the document shows for laying over the compose file."""
+    examples = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    return [yaml.safe_load(example) for example in examples]
+
+
 def test_the_override_of_the_document_can_be_used_as_it_is() -> None:
-    (example,) = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
-    ((name, service),) = yaml.safe_load(example)["services"].items()
+    ((name, service),) = overrides()[0]["services"].items()
     assert name in load(BASE)["services"]
     given = {name.removeprefix(PREFIX).lower(): value for name, value in service["environment"].items()}
     assert given == {name: str(Settings.model_validate(given).model_dump()[name]).removesuffix(".0") for name in given}
     assert seconds(service["stop_grace_period"]) >= float(given["drain_timeout_s"]) + 5
+
+
+def test_the_override_with_an_admin_key_gives_it_as_a_secret() -> None:
+    _, override = overrides()
+    ((name, service),) = override["services"].items()
+    assert name in load(BASE)["services"]
+    ((variable, file),) = service["environment"].items()
+    assert variable.removeprefix(PREFIX).lower() in Settings.model_fields
+    assert [file] == [f"/run/secrets/{secret}" for secret in service["secrets"]]
+    assert list(override["secrets"]) == service["secrets"]
+
+
+def test_the_image_names_directories_of_bundles_that_it_has() -> None:
+    directories = read_stages()["serve"].assigned("ENV")["QKV_REPOSITORY"].split(":")
+    assert directories == ["/opt/qkv/bundles", "/data/bundles"]
 
 
 def test_the_files_of_the_gpu_are_named_as_they_are() -> None:

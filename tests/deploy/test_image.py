@@ -72,6 +72,7 @@ class Built:
         """The image's variables, and no others."""
         image = SERVE.assigned("ENV") | {"PATH": f"{self.home / 'venv' / 'bin'}:/usr/bin:/bin"}
         places = {"HOME": "/nonexistent", "TMPDIR": str(self.scratch), "XDG_CACHE_HOME": str(self.scratch / "cache")}
+        places["QKV_REPOSITORY"] = str(self.home / "bundles")
         return image | places | {"QKV_PORT": str(port)}
 
     def run(self, words: list[str], port: int = 9) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,7 @@ import pytest
 
 from service.engine.batch import Row
 from service.engine.batcher import Batcher, Outcome, run_isolated
+from service.engine.host import QueueBudget
 from service.errors import BackendError, NotReadyError, QueueFullError, RequestError
 from service.manifest import Role
 
@@ -34,7 +35,8 @@ async def batcher(
     compute: Callable[[Role, Sequence[Row], bool], list[Outcome]] = echo, **limits: int
 ) -> AsyncIterator[Batcher]:
     limits = {"num_workers": 2, "max_queue_tokens": 10_000, "max_call_tokens": 64} | limits
-    made = Batcher(compute, **limits)
+    budget = QueueBudget(limits.pop("max_queue_tokens"))
+    made = Batcher(compute, name="fake", budget=budget, **limits)
     try:
         yield made
     finally:

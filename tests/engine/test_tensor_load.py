@@ -11,6 +11,7 @@ import pytest
 
 from service.bundle import open_bundle
 from service.engine.engine import Engine
+from service.engine.host import Host
 from service.engine.request import TensorRequest, TensorResult
 from service.metrics import NullObserver
 from service.runners.base import Array
@@ -38,7 +39,8 @@ def calls() -> _Calls:
 @pytest.fixture
 async def engine(tensor_bundle: Path, calls: _Calls) -> AsyncIterator[Engine]:
     # Two threads, so that both sessions take part: the one for a lone call and the one under load.
-    opened = Engine.start(open_bundle(tensor_bundle), Settings(num_threads=2), observer=calls)
+    settings = Settings(num_threads=2)
+    opened = Engine.start(open_bundle(tensor_bundle), settings, host=Host.alone(settings, calls))
     yield opened
     await opened.close(5)
 

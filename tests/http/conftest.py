@@ -28,7 +28,7 @@ def fake_open(runner: FakeRunner) -> Open:
     """Starts the engine over this runner instead of over a bundle's graphs."""
 
     def open_engine(bundle: Bundle[Manifest], service: Service) -> Engine:
-        return Engine(bundle, service.settings, runner=runner, observer=service.metrics)
+        return Engine(bundle, service.settings, runner=runner, host=service.host_of(bundle.manifest.name))
 
     return open_engine
 

@@ -19,6 +19,8 @@ from tests.http.test_bodies import check_error
 
 pytestmark = pytest.mark.alone
 
+QUEUE = 'qkv_queue_tokens{model="fake"}'
+
 
 def test_an_idle_connection_outlives_a_load_balancers_timeout(start: Start) -> None:
     assert Settings().keep_alive_s >= 75
@@ -72,8 +74,8 @@ def test_work_of_a_client_that_left_is_dropped(start: Start) -> None:
     for connection in waiting:
         connection.close()
     wait_for(lambda: server.metric("qkv_requests_in_flight") == 0, 1.5)
-    wait_for(lambda: server.metric("qkv_queue_tokens") == 0, 1.5)
-    assert server.metric('qkv_call_rows_sum{role="encode"}') <= 6
+    wait_for(lambda: server.metric(QUEUE) == 0, 1.5)
+    assert server.metric('qkv_call_rows_sum{model="fake",role="encode"}') <= 6
     assert "code=client_gone" in server.log
     assert "Traceback" not in server.log
     assert server.post().status_code == 200
@@ -95,8 +97,8 @@ def test_a_request_past_its_deadline_is_answered_and_what_it_left_is_dropped(sta
         for answer in pool.map(lambda _: server.post(), range(3)):
             check_error(answer, 504, code="deadline_exceeded")
     # One of the three is still running; the others waited behind it, and must not be run for nobody.
-    wait_for(lambda: server.metric("qkv_queue_tokens") == 0, 5)
-    assert server.metric('qkv_call_rows_count{role="encode"}') == 1
+    wait_for(lambda: server.metric(QUEUE) == 0, 5)
+    assert server.metric('qkv_call_rows_count{model="fake",role="encode"}') == 1
     assert server.status("/health/ready") == 200
 
 
@@ -209,7 +211,7 @@ def test_a_short_text_does_not_wait_for_all_of_a_long_list(start: Start) -> None
     long = {"input": ["the cat " * 30] * 200}
     with ThreadPoolExecutor(1) as pool:
         heavy = pool.submit(httpx2.post, f"{server.url}/v1/encode", json=long, timeout=60)
-        wait_for(lambda: server.metric("qkv_queue_tokens") > 1000, 5)
+        wait_for(lambda: server.metric(QUEUE) > 1000, 5)
         assert server.post().status_code == 200
-        assert server.metric("qkv_queue_tokens") > 1000, "the long list is still waiting"
+        assert server.metric(QUEUE) > 1000, "the long list is still waiting"
         assert heavy.result().status_code == 200

@@ -56,6 +56,7 @@ async def test_one_line_a_request_without_the_callers_text(
         ("/health/live", 200, 0),
     ]
     assert fields[1]["code"] == "unknown_field"
+    assert [f.get("model") for f in fields] == ["fake", None, None, None]
     assert fields[0]["tokens"] > 4
     for formatter in (TextFormatter(), JsonFormatter()):
         assert not [record for record in ours if secret in formatter.format(record)]
@@ -66,7 +67,7 @@ async def test_one_line_a_request_without_the_callers_text(
 async def test_a_bug_is_a_500_that_tells_only_where_to_look(
     client: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = app_of(client).service.engine
+    engine = app_of(client).service.models.get("fake")
     assert engine is not None
 
     async def broken(request: object) -> None:
@@ -101,20 +102,21 @@ async def test_metrics_count_what_happened(client: httpx2.AsyncClient) -> None:
     await client.post("/v1/embeddings", json={"input": []})
     text = (await client.get("/metrics")).text
     for line in (
-        'qkv_requests_total{route="/v1/encode",status="200"} 1.0',
-        'qkv_requests_total{route="/v1/embeddings",status="400"} 1.0',
-        'qkv_errors_total{code="invalid_value"} 1.0',
-        'qkv_items_total{route="/v1/encode"} 2.0',
-        'qkv_tokens_total{route="/v1/encode"} 7.0',
-        "qkv_attention_requests_total 1.0",
-        'qkv_request_seconds_count{route="/v1/encode"} 1.0',
-        'qkv_call_tokens_sum{role="attend"} 7.0',
+        'qkv_requests_total{model="fake",route="/v1/encode",status="200"} 1.0',
+        'qkv_requests_total{model="fake",route="/v1/embeddings",status="400"} 1.0',
+        'qkv_errors_total{code="invalid_value",model="fake"} 1.0',
+        'qkv_items_total{model="fake",route="/v1/encode"} 2.0',
+        'qkv_tokens_total{model="fake",route="/v1/encode"} 7.0',
+        'qkv_attention_requests_total{model="fake"} 1.0',
+        'qkv_request_seconds_count{model="fake",route="/v1/encode"} 1.0',
+        'qkv_call_tokens_sum{model="fake",role="attend"} 7.0',
         "qkv_ready 1.0",
-        "qkv_queue_tokens 0.0",
+        'qkv_model_ready{model="fake"} 1.0',
+        'qkv_queue_tokens{model="fake"} 0.0',
         "qkv_max_queue_tokens 1e+06",
         "qkv_max_call_tokens 1024.0",
         "qkv_requests_in_flight 0.0",
-        'qkv_runner_info{backend="fake",num_threads="1",num_workers="1",provider="FakeProvider"} 1.0',
+        'qkv_runner_info{backend="fake",model="fake",num_threads="1",num_workers="1",provider="FakeProvider"} 1.0',
     ):
         assert line in text, text
     assert "process_resident_memory_bytes" in text

@@ -6,6 +6,7 @@ import asyncio
 import struct
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -15,8 +16,8 @@ import pytest
 from service.api.oip_schema import OipAnswer, OipModel, OipModelReady, OipReady, OipServer
 from service.api.oip_wire import read_tensors
 from service.runners.base import Array, FakeRunner
-from tests.fixtures.fakes import fake_tokenizer
-from tests.http.conftest import OpenClient, app_of
+from tests.fixtures.fakes import fake_bundle, fake_tokenizer
+from tests.http.conftest import OpenClient, app_of, wait_ready
 
 MODEL = "/v2/models/fake"
 INFER = f"{MODEL}/infer"
@@ -211,6 +212,7 @@ async def test_names_with_slashes_versions_and_methods(client: httpx2.AsyncClien
         ("GET", f"{MODEL}/versions/2/ready", 404),
         ("POST", "/v2/models/org/other/infer", 404),
         ("POST", f"{MODEL}/versions/2/infer", 404),
+        ("POST", f"{MODEL}%0A/infer", 404),
         ("GET", INFER, 405),
         ("GET", f"{MODEL}/versions/1/infer", 405),
         ("POST", "/v2/health/ready", 405),
@@ -221,9 +223,12 @@ async def test_names_with_slashes_versions_and_methods(client: httpx2.AsyncClien
         assert ("allow" in answer.headers) == (status == 405)
         if "versions/2" in path:
             assert message == "version: this model has version 1 only"
-    engine = app_of(client).service.engine
-    assert engine is not None
-    engine.manifest = engine.manifest.model_copy(update={"name": "org/fake"})
+
+
+async def test_a_name_may_have_slashes(open_client: OpenClient, tmp_path: Path) -> None:
+    bundle = fake_bundle(tmp_path, name="org/fake")
+    client = await open_client(prepare=lambda: bundle)
+    await wait_ready(client)
     assert (await client.get("/v2/models/org/fake")).json()["name"] == "org/fake"
     assert output(await client.post("/v2/models/org/fake/infer", json=body_of(["a"])), "num_tokens")["data"] == [3]
     assert (await client.post("/v2/models/org/fake/versions/1/infer", json=body_of(["a"]))).status_code == 200
@@ -272,7 +277,7 @@ async def test_failures_and_refusals_of_the_server_have_the_shape_too(open_clien
     may_run.clear()
     slow = asyncio.create_task(client.post(INFER, json=body_of(["a", "a"])))
     service = app_of(client).service
-    while not (service.engine and service.engine.health().queued_tokens):  # noqa: ASYNC110 - set by the app
+    while not any(engine.health().queued_tokens for engine in service.models):  # noqa: ASYNC110 - set by the app
         await asyncio.sleep(0.005)
     full = await client.post(INFER, json=body_of(["a"]))
     assert "the queue is full" in oip_error(full, 429)
@@ -301,5 +306,5 @@ async def test_a_large_request_is_parsed_beside_the_loop(
         await client.post(INFER, json=body_of([text]))
     assert [thread is threading.main_thread() for thread in threads] == [True, False]
     metrics = (await client.get("/metrics")).text
-    assert 'qkv_requests_total{route="/v2/models/{model}/infer",status="200"} 1.0' in metrics
-    assert 'qkv_items_total{route="/v2/models/{model}/infer"} 1.0' in metrics
+    assert 'qkv_requests_total{model="fake",route="/v2/models/{model}/infer",status="200"} 1.0' in metrics
+    assert 'qkv_items_total{model="fake",route="/v2/models/{model}/infer"} 1.0' in metrics

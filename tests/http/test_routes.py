@@ -180,7 +180,8 @@ async def test_health_tells_what_runs(client: httpx2.AsyncClient) -> None:
     for path in ("/health/live", "/health/ready", "/health"):
         assert (await client.head(path)).status_code == 200
     found = Health.model_validate_json((await client.get("/health")).content)
-    assert (found.status, found.model, found.provider) == ("ready", "fake", "FakeProvider")
+    (model,) = found.models
+    assert (found.status, model.status, model.id, model.provider) == ("ready", "ready", "fake", "FakeProvider")
 
 
 async def test_errors_of_every_kind_have_one_body(client: httpx2.AsyncClient) -> None:
@@ -201,7 +202,7 @@ async def test_a_full_queue_is_429_for_a_text_and_for_a_list(open_client: OpenCl
     client = await open_client(FakeRunner(on_call=lambda inputs: _hold(may_run)), max_queue_tokens=8)
     held = [asyncio.create_task(client.post("/v1/embeddings", json={"input": "cat"})) for _ in range(2)]
     service = app_of(client).service
-    while service.engine is None or service.engine.health().queued_tokens < 6:  # noqa: ASYNC110 - set by the app
+    while sum(engine.health().queued_tokens for engine in service.models) < 6:  # noqa: ASYNC110 - set by the app
         await asyncio.sleep(0.005)
     for value in ("the cat", ["the cat"]):
         answer = await client.post("/v1/embeddings", json={"input": value})
@@ -210,7 +211,7 @@ async def test_a_full_queue_is_429_for_a_text_and_for_a_list(open_client: OpenCl
     assert (await client.get("/health/ready")).status_code == 200
     may_run.set()
     assert [(await answer).status_code for answer in held] == [200, 200]
-    assert 'qkv_errors_total{code="queue_full"} 2.0' in (await client.get("/metrics")).text
+    assert 'qkv_errors_total{code="queue_full",model="fake"} 2.0' in (await client.get("/metrics")).text
     assert (await client.post("/v1/embeddings", json={"input": "the cat"})).status_code == 200
 
 
