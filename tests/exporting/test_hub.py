@@ -8,15 +8,22 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from export.errors import ExportError
 from export.texts.read.hub import HubId, needed_files, read_folders, read_hub_id
+from export.texts.read.model import read_model
+from export.texts.read.source import SourceDirectory
 from service.bundle import read_text_manifest, sha256_file
+from service.manifest import Task
+from tests.exporting.bundles import edited
 from tests.fixtures.command import ROOT, run_qkv
 from tests.fixtures.hub import COMMIT, TOKEN, Hub, Repo, hub_of, link_snapshot, repo_of
 
@@ -216,6 +223,28 @@ VOCABULARIES = ["merges.txt", "sentencepiece.bpe.model", "spiece.model", "vocab.
 )
 def test_what_of_a_repository_is_needed(needed: list[str], others: list[str]) -> None:
     assert needed_files([*others, *needed], ["", "1_Pooling/", "2_Dense/", "3_Normalize/"]) == needed
+
+
+def test_every_file_that_is_read_is_one_that_is_fetched(
+    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = edited(tiny_models / "bert_mean", tmp_path / "old", {"config.json": {"architectures": ["HF_ColBERT"]}})
+    for file in ("modules.json", "tokenizer.json"):
+        (old / file).unlink()
+    asked: set[str] = set()
+    find = SourceDirectory.find
+
+    def note(source: SourceDirectory, name: str, **options: Any) -> Path | None:
+        asked.add(name)
+        return find(source, name, **options)
+
+    monkeypatch.setattr(SourceDirectory, "find", note)
+    folders = [old, *(tiny_models / name for name in ("bert_mean", "bert_cls_new", "roberta", "cls3"))]
+    for folder, task in product(folders, get_args(Task)):
+        with suppress(ExportError):  # what it is not for still reads what would say so
+            read_model(folder, task)
+    assert {"config.json", "1_Pooling/config.json", "vocab.txt", "model.safetensors", "artifact.metadata"} <= asked
+    assert asked - set(needed_files(asked, ["1_Pooling/", "2_Normalize/"])) == set()
 
 
 @given(content=st.binary(max_size=50) | st.sampled_from([b"[1]", b"[{}]", b'[{"path": 1}]', b"{}", b"[[]]", b"null"]))
