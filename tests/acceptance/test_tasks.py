@@ -16,7 +16,7 @@ import httpx2
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SparseEncoder
+from sentence_transformers import MultiVectorEncoder, SparseEncoder
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -60,7 +60,7 @@ def save(folder: Path, model: Any, tiny_models: Path) -> None:
 
 @pytest.fixture(scope="session")
 def directories(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny models, and beside them one for tokens and one for sparse vectors."""
+    """The tiny models, and beside them one for tokens, one for sparse vectors and one for late interaction."""
     torch.manual_seed(5)
     made = tmp_path_factory.mktemp("tasks")
     labels = ("O", "B-PET", "I-PET", "B-PLACE", "I-PLACE")
@@ -70,6 +70,8 @@ def directories(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     SparseEncoder(str(made / "language_model"), device="cpu").save_pretrained(
         str(made / "splade"), create_model_card=False
     )
+    late = MultiVectorEncoder(str(made / "language_model"), prompts={"query": "a ", "document": "the "}, device="cpu")
+    late.save_pretrained(str(made / "late"), create_model_card=False)
     for path in tiny_models.iterdir():
         (made / path.name).symlink_to(path)
     return made
@@ -220,6 +222,18 @@ async def test_sparse_vectors_are_those_of_sentence_transformers(bundle_of: Bund
         np.testing.assert_allclose(dense, row, atol=1e-4)
         assert all(sparse["values"])
         assert sparse["tokens"] == words(sparse["indices"])
+
+
+async def test_vectors_to_compare_by_token_are_those_of_sentence_transformers(
+    bundle_of: BundleOf, directories: Path
+) -> None:
+    theirs = MultiVectorEncoder(str(directories / "late"), device="cpu")
+    async with serving(bundle_of("late")) as client:
+        for name, encode in (("query", theirs.encode_query), ("document", theirs.encode_document)):
+            items = (await post(client, "/v1/encode", input=TEXTS, prompt_name=name))["data"]
+            for item, expected in zip(items, encode(TEXTS), strict=True):
+                assert item["outputs"]["shape"] == [item["num_tokens"], 128]
+                np.testing.assert_allclose(item["outputs"]["data"], expected.numpy(), atol=1e-4)
 
 
 async def test_many_requests_of_every_kind_at_once_get_what_one_gets(bundle_of: BundleOf) -> None:
