@@ -122,10 +122,11 @@ def build(origin: Origin, kwargs: str = "{}") -> tuple[nn.Module, str]:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(_SEED)
             module = kind(**arguments)
+            module = module.eval().requires_grad_(False)
     except Exception as error:
         told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         raise ExportError(f"{origin.attribute}({told}): {_line(error)}; --kwargs gives other arguments") from None
-    return module.eval().requires_grad_(False), json.dumps(arguments, sort_keys=True)
+    return module, json.dumps(arguments, sort_keys=True)
 
 
 def find_signature(module: nn.Module, file: Path | None) -> Signature:
