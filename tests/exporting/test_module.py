@@ -221,3 +221,13 @@ def test_a_module_that_cannot_be_put_into_eval_mode_is_one_line(tmp_path: Path) 
     with pytest.raises(ExportError, match="RuntimeError: not trainable") as caught:
         build(read_origin(f"{tmp_path / 'net.py'}:Net"))
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_code_under_a_name_of_ours_is_not_replaced_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("from models.attention import Net\n")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "attention.py").write_text("")
+    source = read_origin(f"{tmp_path / 'net.py'}:Net")
+    message = r"has models, a name of a package of qkv itself.*rename it, or move"
+    with pytest.raises(ExportError, match=message), open_module(source, ModuleOptions()):
+        pass
