@@ -122,10 +122,11 @@ def build(origin: Origin, kwargs: str = "{}") -> tuple[nn.Module, str]:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(_SEED)
             module = kind(**arguments)
+            module = module.eval().requires_grad_(False)
     except Exception as error:
         told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         raise ExportError(f"{origin.attribute}({told}): {_line(error)}; --kwargs gives other arguments") from None
-    return module.eval().requires_grad_(False), json.dumps(arguments, sort_keys=True)
+    return module, json.dumps(arguments, sort_keys=True)
 
 
 def find_signature(module: nn.Module, file: Path | None) -> Signature:
@@ -234,12 +235,24 @@ def _importable(origin: Origin) -> Iterator[None]:
         yield
         return
     folder = str(Path(origin.place).resolve().parent if origin.is_file else Path.cwd())
+    if taken := sorted(name for name in _OWN if _is_other(Path(folder), name)):
+        raise ExportError(
+            f"{origin.place}: {folder} has {', '.join(taken)}, a name of a package of qkv itself, which would be "
+            "imported in its place: rename it, or move the file to a directory without it"
+        )
     sys.path.insert(0, folder)
     try:
         yield
     finally:
         if folder in sys.path:
             sys.path.remove(folder)
+
+
+def _is_other(folder: Path, name: str) -> bool:
+    """Whether a folder has code under the name of a package of ours, which is not that package."""
+    is_there = (folder / f"{name}.py").is_file() or any((folder / name).glob("*.py"))
+    spec = importlib.util.find_spec(name) if is_there else None
+    return spec is not None and spec.origin is not None and Path(spec.origin).parents[1] != folder
 
 
 def _check_forward(module: nn.Module, signature: Signature) -> None:

@@ -95,7 +95,8 @@ def _has_loaded(module: nn.Module, stored: Mapping[str, Tensor]) -> bool:
         module.load_state_dict(dict(stored), strict=True)
     except RuntimeError:
         return False
-    return {tensor.dtype for tensor in stored.values()} <= {tensor.dtype for tensor in module.state_dict().values()}
+    kept = {tensor.dtype for tensor in module.state_dict().values()}
+    return all(any(_is_kept(tensor.dtype, own) for own in kept) for tensor in stored.values())
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
@@ -123,10 +124,14 @@ def _tensor_faults(name: str, given: Tensor, own: Tensor) -> list[str]:
     faults = []
     if given.shape != own.shape:
         faults.append(f"{name}: shape {list(own.shape)} needed, got {list(given.shape)}")
-    is_kept = given.dtype == own.dtype or (torch.promote_types(given.dtype, own.dtype) == own.dtype)
-    if not is_kept or given.is_floating_point() != own.is_floating_point():
+    if not _is_kept(given.dtype, own.dtype):
         faults.append(f"{name}: {_dtype(own)} needed, got {_dtype(given)}")
     return faults
+
+
+def _is_kept(given: torch.dtype, own: torch.dtype) -> bool:
+    """Whether numbers of one type stay what they are in another."""
+    return given.is_floating_point == own.is_floating_point and torch.promote_types(given, own) == own
 
 
 def _dtype(tensor: Tensor) -> str:

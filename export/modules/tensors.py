@@ -24,6 +24,7 @@ import onnx
 from export.atomic import new_directory
 from export.errors import ExportError
 from export.graph import OPSET
+from export.modules.branches import Branch, branch_faults
 from export.modules.contract import dress, interface_faults, operator_faults
 from export.modules.decide import Decision, decide, takes_empty_rows
 from export.modules.ready import open_ready
@@ -69,7 +70,7 @@ class Material:
 
     draft: the manifest as far as it is known before the proof. graph: with the declared names. weights: by name;
     weights_file: the file that holds exactly these. reference, decision: of a module; None for a ready graph, which is
-    its own.
+    its own. branches: where a module may take another path than its graph.
     """
 
     draft: TensorManifest
@@ -80,6 +81,7 @@ class Material:
     reference: Runner | None = None
     decision: Decision | None = None
     warnings: tuple[str, ...] = ()
+    branches: tuple[Branch, ...] = ()
 
 
 def export_tensors(origin: Origin, target: Target, options: TensorOptions, progress: Progress | None) -> Exported:
@@ -104,6 +106,8 @@ def export_tensors(origin: Origin, target: Target, options: TensorOptions, progr
         with opened(Bundle(work, draft)) as subject:
             decision = material.decision or decide(draft, material.signature, subject)
             check(origin, decision.faults)
+            if material.reference is not None:
+                check(origin, branch_faults(material.branches, draft, material.signature, material.reference, subject))
             can_be_empty = decision.takes_empty_rows and takes_empty_rows(draft, material.signature, subject)
             manifest = _decided(draft, replace(decision, takes_empty_rows=can_be_empty))
             proved = prove_tensors(manifest, subject, material.reference, progress)
@@ -138,16 +142,19 @@ def _traced(origin: Origin, target: Target, options: TensorOptions, tell: Progre
         faults = list(decision.faults)
         if changed := changed_names(module, tensors):
             faults.append(keeps_state(changed))
+        branches: list[Branch] = []
         if decision.has_run:
             tell("tracing the graph", 0, 0)
             try:
-                graph = trace(module, signature, example(draft))
+                graph, branches = trace(module, signature, example(draft))
                 faults += [*operator_faults(graph), *interface_faults(graph, signature)]
             except ExportError as error:
                 faults += error.faults
         check(origin, faults)
         dress(graph, signature)
-        yield Material(draft, signature, graph, tensors, found.weights_file, reference, decision, found.warnings)
+        yield Material(
+            draft, signature, graph, tensors, found.weights_file, reference, decision, found.warnings, tuple(branches)
+        )
 
 
 @contextmanager

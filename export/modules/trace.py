@@ -25,6 +25,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from export.errors import ExportError
 from export.graph import OPSET
+from export.modules.assertions import read_branches
+from export.modules.branches import Branch
 from export.modules.signature import Signature
 from service.runners.base import Array
 from service.runners.torch import exact_attention, named_outputs
@@ -42,8 +44,11 @@ _RANGE = re.compile(r"Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
 _FIXED = re.compile(r"You marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)")
 
 
-def trace(module: nn.Module, signature: Signature, example: Mapping[str, Array]) -> onnx.ModelProto:
-    """The graph with inputs `in_0`, … and outputs `out_0`, … in the order of the signature.
+def trace(
+    module: nn.Module, signature: Signature, example: Mapping[str, Array]
+) -> tuple[onnx.ModelProto, list[Branch]]:
+    """The graph with inputs `in_0`, … and outputs `out_0`, … in the order of the signature, and where the module may
+    take another path than the graph.
 
     example: the inputs by name, a batch of 2, every symbolic axis of another size.
     Raises ExportError with every reason why the module cannot become one graph.
@@ -51,6 +56,7 @@ def trace(module: nn.Module, signature: Signature, example: Mapping[str, Array])
     name = type(module).__name__
     with _quiet(), exact_attention():
         program = _capture(module, signature, example)
+        branches = read_branches(program, signature)
         try:
             exported = torch.onnx.export(
                 program,
@@ -66,7 +72,7 @@ def trace(module: nn.Module, signature: Signature, example: Mapping[str, Array])
         assert exported.exported_program is not None
         if changed := sorted(_changed(exported.exported_program)):
             raise ExportError(f"{name} cannot be traced", [keeps_state(changed)])
-        return exported.model_proto
+        return exported.model_proto, branches
 
 
 def keeps_state(names: Sequence[str]) -> str:
@@ -106,8 +112,8 @@ def _capture(module: nn.Module, signature: Signature, example: Mapping[str, Arra
     try:
         with ExitStack() as stack:
             # As PyTorch's ONNX exporter does it: recurrent layers as loops, not unrolled to the example's length, and
-            # no size told from 1. Guards that only choose between equal kernels are left to run time, where there are
-            # none; the proof runs the graph at other sizes, 1 among them.
+            # no size told from 1. Guards are left to run time, where there are none: most only choose between kernels
+            # that give the same, and `branches` runs both sides of each.
             stack.enter_context(_recurrent_loops())
             stack.enter_context(shape_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
             return torch.export.export(

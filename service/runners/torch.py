@@ -5,7 +5,7 @@ The one file of the service that needs torch; nothing may import it but on deman
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -68,16 +68,23 @@ def exact_attention() -> Iterator[None]:
 def named_outputs(found: Any, names: Sequence[str]) -> dict[str, Tensor]:
     """What a module returned, by the names that its outputs are declared by.
 
-    found: a tensor, a mapping by name, or a sequence of tensors in the order of the names, where None counts for none
-    Raises ValueError for anything else, and for another number of tensors.
+    found: a tensor, a mapping by name, or a sequence of tensors in the order of the names; None counts for none
+    Raises ValueError for anything else, for another number of tensors, and for a mapping with other names.
     """
     if isinstance(found, Mapping):
-        found = [found.get(name) for name in names] if set(names) == set(found) else list(found.values())
+        found = {name: value for name, value in found.items() if value is not None}
+        if set(found) != set(names):
+            raise ValueError(f"forward returned {_listed(found)}, and {_listed(names)} are declared")
+        found = [found[name] for name in names]
     values = [found] if isinstance(found, Tensor) else [value for value in found if value is not None]
     if len(values) != len(names) or not all(isinstance(value, Tensor) for value in values):
         kinds = ", ".join(type(value).__name__ for value in values)
         raise ValueError(f"forward returned {len(values)} values ({kinds}), {len(names)} tensors are declared")
     return dict(zip(names, values, strict=True))
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(sorted(map(str, names))) or "nothing"
 
 
 @dataclass(frozen=True, slots=True)

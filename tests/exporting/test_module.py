@@ -199,11 +199,35 @@ def test_what_is_no_safetensors_file_is_one_line(tmp_path: Path, content: bytes 
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_names_that_a_module_renames_as_it_loads_fit(tmp_path: Path) -> None:
-    """`nn.TransformerEncoder`'s names, into ours."""
-    torch_layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 512, batch_first=True), 2)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_names_that_a_module_renames_as_it_loads_fit(tmp_path: Path, dtype: torch.dtype) -> None:
+    """`nn.TransformerEncoder`'s names, into ours; in fewer bits too, and not in more."""
+    torch_layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 512, batch_first=True), 2).to(dtype)
     save_file(torch_layers.state_dict(), tmp_path / "w.safetensors")
     module, _ = build(Origin("preset", "transformer-post-norm"))
     load_weights(module, tmp_path / "w.safetensors")
-    expected = torch_layers.state_dict()["layers.1.linear2.weight"]
+    expected = torch_layers.state_dict()["layers.1.linear2.weight"].float()
     assert any(torch.equal(value, expected) for value in module.state_dict().values())
+    save_file(torch_layers.double().state_dict(), tmp_path / "w.safetensors")
+    with pytest.raises(ExportError, match="do not fit"):
+        load_weights(module, tmp_path / "w.safetensors")
+
+
+def test_a_module_that_cannot_be_put_into_eval_mode_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\nclass Net(nn.Linear):\n    def __init__(self): super().__init__(2, 2)\n"
+        "    def train(self, mode=True): raise RuntimeError('not trainable')\n"
+    )
+    with pytest.raises(ExportError, match="RuntimeError: not trainable") as caught:
+        build(read_origin(f"{tmp_path / 'net.py'}:Net"))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_code_under_a_name_of_ours_is_not_replaced_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("from models.attention import Net\n")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "attention.py").write_text("")
+    source = read_origin(f"{tmp_path / 'net.py'}:Net")
+    message = r"has models, a name of a package of qkv itself.*rename it, or move"
+    with pytest.raises(ExportError, match=message), open_module(source, ModuleOptions()):
+        pass

@@ -152,3 +152,11 @@ def test_without_torch_one_line_says_what_is_needed(tmp_path: Path, no_torch: No
             str(error)
             == f"own_modules.py:{name}: is traced by PyTorch, which is not installed here: pip install 'qkv[torch]'"
         )
+
+
+def test_a_path_taken_by_sizes_is_refused_with_its_condition(tmp_path: Path) -> None:
+    """PyTorch leaves both out of the graph: that lengths are equal, and that one is a multiple."""
+    faults = refused("BySizes", tmp_path).faults
+    told = [fault.partition("holds only where ")[2].partition(": at ")[0] for fault in faults]
+    assert sorted(told) == ["(seq % 50) != 0", "seq != memory_seq"]
+    assert all("torch.where" in fault for fault in faults)

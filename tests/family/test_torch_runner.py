@@ -19,7 +19,7 @@ from models.families.bert import BERT
 from service.bundle import Bundle
 from service.manifest import WEIGHTS, AttentionSpec, EmbeddingSpec, TextManifest
 from service.parity.probes import check_probes, load_probes
-from service.runners.torch import TorchRunner
+from service.runners.torch import TorchRunner, named_outputs
 from tests.fixtures.fakes import fake_manifest
 
 torch.set_num_threads(1)
@@ -95,3 +95,13 @@ def test_the_real_model_gives_the_goldens(minilm_dir: Path, tmp_path: Path) -> N
     report = check_probes(bundle.manifest, TorchRunner.open(bundle), goldens, roles=("encode", "attend"))
     assert report.passed, report.failures
     assert {gate.name: gate.num_checks for gate in report.gates}["attention"] == 6 * len(goldens.cases)
+
+
+def test_a_mapping_is_read_by_its_names_alone() -> None:
+    query, key = torch.zeros(1), torch.ones(1)
+    found = named_outputs({"key": key, "query": query, "cache": None}, ["query", "key"])
+    assert found["query"] is query
+    assert found["key"] is key
+    for names, declared in ((["query", "keys"], "keys, query"), (["query"], "query")):
+        with pytest.raises(ValueError, match=f"returned key, query, and {declared} are declared"):
+            named_outputs({"key": key, "query": query}, names)
