@@ -343,3 +343,11 @@ async def test_fifty_requests_at_once_on_two_axes_equal_their_single_runs(tmp_pa
             wanted = expected[kind.removeprefix("outputs.")][int(row)] if wanted is None else wanted
             np.testing.assert_allclose(values, one[name], atol=1e-5)
             np.testing.assert_allclose(values, wanted, atol=1e-5)
+
+
+async def test_the_space_of_vectors_is_refused_in_the_header_as_in_the_body(tensors: httpx2.AsyncClient) -> None:
+    body = body_of(make_inputs(1, 3))
+    by_field = await tensors.post(URL, json={**body, "embedding_space": "x"})
+    by_header = await tensors.post(URL, json=body, headers={"embedding-space": "x"})
+    assert (by_header.status_code, by_header.json()["error"]["param"]) == (400, "embedding_space")
+    assert by_header.json()["error"]["message"] == by_field.json()["error"]["message"]
