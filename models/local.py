@@ -43,9 +43,13 @@ class BlockAttention(nn.Module):
         self.value = nn.Linear(dim, dim)
         self.output = nn.Linear(dim, dim)
 
-    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """hidden: [batch, seq, dim] -> query, key, value [batch, heads, blocks, block, head_dim]."""
-        blocks = to_blocks(hidden, self.block)  # [batch, blocks, block, dim]
+    def project(self, hidden: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Project what is kept; the others are zeros, since a weight of 0 would not take away what overflows.
+
+        hidden: [batch, seq, dim]; keys: [batch, blocks, block] bool
+        -> query, key, value [batch, heads, blocks, block, head_dim]
+        """
+        blocks = torch.where(keys.unsqueeze(-1), to_blocks(hidden, self.block), 0.0)  # [batch, blocks, block, dim]
         query, key, value = (
             projection(blocks).unflatten(-1, (self.num_heads, -1)).permute(0, 3, 1, 2, 4)
             for projection in (self.query, self.key, self.value)
@@ -82,7 +86,7 @@ class BlockAttention(nn.Module):
         -> output [batch, seq, dim], of each part weights [batch, heads, seq, columns of its layout]
         """
         keys, seq = self.read_keys(mask, hidden), hidden.shape[1]
-        mixed, weights = attend(parts, [part.keep(keys) for part in parts], *self.project(hidden))
+        mixed, weights = attend(parts, [part.keep(keys) for part in parts], *self.project(hidden, keys))
         return self.join(mixed, seq), *(self.sparse(*pair, seq) for pair in zip(parts, weights, strict=True))
 
     def declare(self, weights: dict[str, dict[str, Any]], *, max_seq: int) -> Declaration:
@@ -136,7 +140,7 @@ class SlidingWindowAttention(BlockAttention):
 
     def _attend_globals(self, hidden: Tensor, keys: Tensor, index: Tensor) -> tuple[Tensor, ...]:
         seq = hidden.shape[1]
-        query, key, value = self.project(hidden)
+        query, key, value = self.project(hidden, keys)
         is_token = _first_within(index, seq)  # [batch, num_global]
         positions = torch.arange(seq, device=index.device)[None, :, None]
         stands = to_blocks((index[:, None] == positions) & is_token[:, None], self.block)

@@ -52,15 +52,22 @@ def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> De
         return Decision("padded", False, tuple(faults), has_run=False)
     if random := _answers(probe, _repeats):  # nothing else can be asked of it
         return Decision("padded", False, (*faults, *random))
-    takes_empty = _takes_empty_rows(probe)
-    if signature.batching == "alone":
+    batching = _batching(signature)
+    takes_empty = _takes_empty_rows(probe, batching)
+    if batching == "alone":
         return Decision("alone", takes_empty, tuple(faults))
     faults += _answers(probe, _rows_are_independent)
-    if _is_unpadded(signature):
+    if batching == "equal_shapes":
         return Decision("equal_shapes", takes_empty, tuple(faults))
     questions = (_masks_are_honoured, _pairs_are_honoured, _padding_is_harmless)
     reasons = [reason for question in questions for reason in _answers(probe, question)]
     return Decision("padded", takes_empty, (*faults, *reasons))
+
+
+def _batching(signature: Signature) -> Batching:
+    if signature.batching == "alone":
+        return "alone"
+    return "equal_shapes" if _is_unpadded(signature) else "padded"
 
 
 def _is_unpadded(signature: Signature) -> bool:
@@ -83,7 +90,7 @@ def _answers(probe: Probe, question: Callable[[Probe], list[str]]) -> list[str]:
 
 def takes_empty_rows(manifest: TensorManifest, signature: Signature, runner: Runner) -> bool:
     """Whether a mask may leave nothing of a row. Asked of the graph too: its kernels may give NaN of their own."""
-    return _takes_empty_rows(open_probe(manifest, signature, runner))
+    return _takes_empty_rows(open_probe(manifest, signature, runner), _batching(signature))
 
 
 def _runs_at_all(probe: Probe) -> list[str]:
@@ -236,9 +243,10 @@ def _changed_by_padding(probe: Probe, case: Case, wider: Mapping[str, int]) -> s
     return probe.changed(found, probe.run(case.inputs), case, rows)
 
 
-def _takes_empty_rows(probe: Probe) -> bool:
-    """A row whose mask leaves nothing: no error, all finite, no weight on any key, and its neighbours as they are
-    without it."""
+def _takes_empty_rows(probe: Probe, batching: Batching) -> bool:
+    """A row whose mask leaves nothing: no error, all finite, no weight on any key, its neighbours as they are without
+    it, and it itself as it is alone, however it is padded: a softmax over masked scores is the mean of whatever is
+    there, padding too."""
     if not probe.signature.has_mask:
         return False
     case = probe.case("empty")
@@ -248,10 +256,29 @@ def _takes_empty_rows(probe: Probe) -> bool:
         outputs = probe.run(case.inputs)
         without = probe.run(select_inputs(graph, case.inputs, rest, sizes))
         weights = gather(graph, outputs, case.inputs, sizes).weights
+        is_changed = batching != "alone" and _changes_when_empty(probe, batching)
     except Exception:  # whatever the module raises
         return False
-    if not all(np.isfinite(values).all() for values in outputs.values()):
+    if is_changed or not all(np.isfinite(values).all() for values in outputs.values()):
         return False
     if any(empty_row_weight(found, case.masks.columns(*dense_axes(graph))).any() for found in weights.values()):
         return False
     return probe.changed(rows_of(outputs, rest), without, case, rest) is None
+
+
+def _changes_when_empty(probe: Probe, batching: Batching) -> bool:
+    """Whether an empty row among others is another one alone, or alone and padded."""
+    limits = probe.manifest.max_sizes
+    for sizes in (probe.layout.sizes, dict.fromkeys(limits, 1)):
+        case = make_case(probe.manifest, replace(probe.layout, sizes=sizes, kind="empty"), 0)
+        last = [case.batch - 1]
+        # Nothing of it is real, and all of it is answered.
+        shown = replace(case.masks, axes={axis: np.ones_like(keep) for axis, keep in case.masks.axes.items()})
+        expected = rows_of(probe.run(case.inputs), last)
+        alone = select_inputs(probe.manifest.graph("encode"), case.inputs, last, sizes)
+        for wider in (sizes, _widened(sizes, limits)) if batching == "padded" else (sizes,):
+            raw = probe.run(pad_inputs(probe.manifest, alone, wider))
+            found = {spec.name: select_output(spec, raw[spec.name], [0], sizes) for spec in probe.signature.outputs}
+            if probe.changed(found, expected, replace(case, masks=shown), last):
+                return True
+    return False

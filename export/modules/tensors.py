@@ -53,6 +53,10 @@ if TYPE_CHECKING:
 
 _GRAPH = "encode.onnx"
 _NO_TORCH = "is traced by PyTorch, which is not installed here: pip install 'qkv[torch]'"
+_REFUSES_EMPTY = (
+    "a mask that keeps nothing of a row will be refused (`empty_row`): such a row has weights that are not 0, is not "
+    "finite, or changes with its neighbours and its padding"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,8 @@ def export_tensors(origin: Origin, target: Target, options: TensorOptions, progr
             manifest = _decided(draft, replace(decision, takes_empty_rows=can_be_empty))
             proved = prove_tensors(manifest, subject, material.reference, progress)
         manifest = write_proof(work, manifest, proved)
-    return Exported(target.path, manifest, proved.report, material.warnings)
+    told = (_REFUSES_EMPTY,) if material.signature.has_mask and not can_be_empty else ()
+    return Exported(target.path, manifest, proved.report, material.warnings + told)
 
 
 def check(origin: Origin, faults: Sequence[str]) -> None:

@@ -183,7 +183,10 @@ async def to_tensor_request(
 ) -> TensorRequest:
     """The engine's form of a checked body that holds tensors; large ones are read beside the event loop."""
     model = engine.tensors
-    if meaningless := [name for name in _TEXT_ONLY if getattr(body, name) is not None]:
+    meaningless = [name for name in _TEXT_ONLY if getattr(body, name) is not None]
+    if asked_space(body.embedding_space, exchange) is not None:  # by the header too
+        meaningless.append("embedding_space")
+    if meaningless:
         raise RequestError(f"{meaningless[0]}: has no meaning beside `tensors`", param=meaningless[0])
     include = frozenset(body.include or ("outputs",))
     if unknown := sorted(include - {"outputs", "attention"}):

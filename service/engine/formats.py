@@ -7,6 +7,7 @@ base64 is of packed little-endian values, row-major: float32 but for outputs of 
 from __future__ import annotations
 
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -80,7 +81,8 @@ def native_safetensors(result: EncodeResult | TensorResult, model: str) -> bytes
     For input I of texts: `I.embedding` [dim], `I.classes` [labels] or [seq, labels], `I.sparse.indices` [n] int32 and
     `I.sparse.values` [n], `I.outputs` [seq, dim], `I.attention.LAYER` [heads, seq, seq]; float32 but for indices.
     For row I of tensors: `I.outputs.NAME` in its own type, `I.attention.LAYER`, and for weights in a layout of their
-    own `I.attention.LAYER.LAYOUT`.
+    own `I.attention.LAYER.LAYOUT`; of a layer's several parts in one kind of layout the second is
+    `I.attention.LAYER.LAYOUT.1`, the third `.2`, in the order that the reply lists them in.
     Metadata `response`: the JSON reply without those arrays.
     """
     tensors: dict[str, Array] = {}
@@ -220,13 +222,22 @@ def _tensors(item: EncodedItem | TensorItem) -> Mapping[str, Array]:
             named |= {"sparse.indices": item.sparse.indices, "sparse.values": item.sparse.values}
     else:
         named = {f"outputs.{name}": values for name, values in item.outputs.items()}
-    named |= {_weights_name(layer): layer.weights for layer in item.attention or ()}
+    named |= _named_weights(item.attention or ())
     return {name: values for name, values in named.items() if values is not None}
 
 
-def _weights_name(layer: LayerAttention) -> str:
-    name = f"attention.{layer.layer}"
-    return name if layer.layout == DENSE else f"{name}.{layer.layout.kind}"
+def _named_weights(layers: Sequence[LayerAttention]) -> dict[str, Array]:
+    """Weights by name; of several parts that a layer has in one kind of layout, all but the first have a number."""
+    counts: Counter[str] = Counter()
+    named = {}
+    for layer in layers:
+        name = f"attention.{layer.layer}"
+        if layer.layout != DENSE:
+            name = f"{name}.{layer.layout.kind}"
+        place = counts[name]
+        counts[name] += 1
+        named[f"{name}.{place}" if place else name] = layer.weights
+    return named
 
 
 def _plain(values: Array) -> Array:

@@ -114,11 +114,10 @@ def mask_kinds(manifest: Manifest) -> tuple[MaskKind, ...]:
     if not any(spec.meaning in MASK_MEANINGS for spec in graph.inputs):
         return ("full",)
     kinds = MASK_KINDS[graph.masks]
-    return kinds if _takes_empty_rows(manifest) else tuple(kind for kind in kinds if kind != "empty")
-
-
-def _takes_empty_rows(manifest: Manifest) -> bool:
-    return manifest.tensors.takes_empty_rows if isinstance(manifest, TensorManifest) else True
+    if not isinstance(manifest, TensorManifest):
+        return kinds
+    filled = tuple(kind for kind in kinds if kind != "empty")
+    return (*filled, "empty") if manifest.tensors.takes_empty_rows else filled
 
 
 def _layouts(manifest: Manifest, form: Form) -> Iterator[Layout]:

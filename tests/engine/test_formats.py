@@ -13,9 +13,18 @@ from safetensors import safe_open
 from safetensors.numpy import load
 
 from service.engine.formats import EncodingFormat, native_json, native_safetensors, num_bytes, openai_json
-from service.engine.request import EncodedItem, EncodeResult, LayerAttention, Token, TokenList
+from service.engine.request import (
+    EncodedItem,
+    EncodeResult,
+    LayerAttention,
+    TensorItem,
+    TensorResult,
+    Token,
+    TokenList,
+)
 from service.engine.truncation import ABSENT, SPECIAL
 from service.engine.vectors import finish
+from service.manifest import LayoutSpec
 
 RNG = np.random.default_rng(0)
 EMBEDDING = RNG.standard_normal(8).astype(np.float32)
@@ -145,6 +154,27 @@ def test_safetensors_reads_back(tmp_path: Any) -> None:
     assert (full["tokens"], full["num_tokens"], full["truncated"]) == (TOKENS_JSON, 9, True)
     assert full["attention"] == [layer_json(5, [1, 0], [2, 3, 3]), layer_json(0, "mean", [1, 3, 3])]
     assert bare == {"index": 1, "num_tokens": 2, "truncated": False}
+
+
+def test_parts_of_one_kind_in_a_layer_each_have_a_name(tmp_path: Any) -> None:
+    parts = tuple(
+        LayerAttention(layer, (0, 1), WEIGHTS + place, LayoutSpec(kind=kind, offset=offset))
+        for place, (layer, kind, offset) in enumerate(
+            [(0, "band", -3), (0, "band", 0), (0, "band", 4), (0, "strided", 0), (1, "band", -3)]
+        )
+    )
+    path = tmp_path / "reply.safetensors"
+    path.write_bytes(native_safetensors(TensorResult([TensorItem({}, parts)], 3), "m"))
+    tensors = load(path.read_bytes())
+    names = ["attention.0.band", "attention.0.band.1", "attention.0.band.2", "attention.0.strided", "attention.1.band"]
+    assert set(tensors) == {f"0.{name}" for name in names}
+    with safe_open(path, framework="numpy") as file:
+        told = json.loads(file.metadata()["response"])["data"][0]["attention"]
+    assert [(part["layer"], part["layout"], part["offset"]) for part in told] == [
+        (part.layer, part.layout.kind, part.layout.offset if part.layout.kind == "band" else None) for part in parts
+    ]
+    for name, part in zip(names, parts, strict=True):
+        assert np.array_equal(tensors[f"0.{name}"], part.weights)
 
 
 def test_safetensors_without_arrays_still_has_its_reply() -> None:

@@ -23,6 +23,7 @@ from export.seal import Exported
 from service.bundle import open_bundle, sha256_file
 from service.engine.engine import Engine
 from service.engine.request import AttentionChoice, TensorRequest
+from service.errors import RequestError
 from service.manifest import DERIVED, WEIGHTS, TensorManifest
 from service.parity.probes import check_probes, load_probes
 from service.runners.torch import open_reference
@@ -168,6 +169,28 @@ async def test_a_bundle_is_served(single_head: Exported) -> None:
         np.testing.assert_allclose(item.outputs["output"], output[row].numpy(), atol=1e-5)
         assert item.attention is not None
         np.testing.assert_allclose(item.attention[0].weights[0], weights[row].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Pools", "PoolsRight"])
+async def test_pooling_by_a_softmax_is_served_but_for_empty_rows(name: str, tmp_path: Path) -> None:
+    """An empty row would be the mean of whatever is there, and so change with its padding."""
+    exported = export_own(name, tmp_path / "out")
+    assert not manifest_of(tmp_path / "out").tensors.takes_empty_rows
+    assert any("empty_row" in warning for warning in exported.warnings)
+    weights = load_file(tmp_path / "out" / WEIGHTS)
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(np.float32)
+    mask = np.array([[True] * 3 + [False] * 2, [True] * 5])
+    scores = np.where(mask, (x @ weights["linear.weight"].T + weights["linear.bias"]).mean(-1), -np.inf)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = (shares / shares.sum(-1, keepdims=True))[:, None] @ x
+    engine = Engine.start(open_bundle(tmp_path / "out"), Settings(num_threads=1))
+    result = await engine.infer(TensorRequest({"x": x, "mask": mask}))
+    for row, item in enumerate(result.items):
+        np.testing.assert_allclose(item.outputs["mean"], expected[row, 0], atol=1e-5)
+    with pytest.raises(RequestError) as caught:
+        await engine.infer(TensorRequest({"x": x, "mask": np.array([[True] * 5, [False] * 5])}))
+    assert (caught.value.code, caught.value.param) == ("empty_row", "tensors.mask")
+    await engine.close(1.0)
 
 
 def test_a_dictionary_is_taken_by_its_names(tmp_path: Path) -> None:

@@ -76,6 +76,17 @@ def test_no_mask_is_a_mask_of_ones(name: str) -> None:
     torch.testing.assert_close(module(**(inputs | {"mask": None})), module(**inputs), atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("mask", ["right", "left", "holes", "empty row"])
+@torch.inference_mode()
+def test_what_stands_under_a_mask_does_not_matter(name: str, mask: str) -> None:
+    module, inputs = make_module(name, BLOCK), make_inputs(name, 3, 21, mask)
+    expected = module(**inputs)
+    for value in (torch.finfo(torch.float32).max, torch.finfo(torch.float32).min):
+        changed = torch.where(inputs["mask"].unsqueeze(-1), inputs["hidden"], value)
+        torch.testing.assert_close(module(**(inputs | {"hidden": changed})), expected, atol=0, rtol=0)
+
+
 @torch.inference_mode()
 def test_an_index_that_is_no_position_or_repeated_is_none() -> None:
     module = make_module("globals", BLOCK)

@@ -79,6 +79,15 @@ def test_one_graph_equals_masked_full_attention_at_every_length(name: str, graph
 
 @pytest.mark.parametrize("name", PATTERNS)
 @torch.inference_mode()
+def test_what_stands_under_a_mask_does_not_matter_to_the_graph(name: str, graph_of: Callable[[str], bytes]) -> None:
+    session = ort.InferenceSession(graph_of(name), providers=["CPUExecutionProvider"])
+    inputs = make_inputs(name, 3, 101, "holes")
+    highest = torch.where(inputs["mask"].unsqueeze(-1), inputs["hidden"], torch.finfo(torch.float32).max)
+    torch.testing.assert_close(run(session, inputs | {"hidden": highest}), run(session, inputs), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@torch.inference_mode()
 def test_the_graph_equals_masked_full_attention_at_4096_positions(name: str, graph_of: Callable[[str], bytes]) -> None:
     session = ort.InferenceSession(graph_of(name), providers=["CPUExecutionProvider"])
     inputs = make_inputs(name, 1, 4096, "holes")

@@ -343,3 +343,19 @@ async def test_fifty_requests_at_once_on_two_axes_equal_their_single_runs(tmp_pa
             wanted = expected[kind.removeprefix("outputs.")][int(row)] if wanted is None else wanted
             np.testing.assert_allclose(values, one[name], atol=1e-5)
             np.testing.assert_allclose(values, wanted, atol=1e-5)
+
+
+async def test_the_space_of_vectors_is_refused_in_the_header_as_in_the_body(tensors: httpx2.AsyncClient) -> None:
+    body = body_of(make_inputs(1, 3))
+    by_field = await tensors.post(URL, json={**body, "embedding_space": "x"})
+    by_header = await tensors.post(URL, json=body, headers={"embedding-space": "x"})
+    assert (by_header.status_code, by_header.json()["error"]["param"]) == (400, "embedding_space")
+    assert by_header.json()["error"]["message"] == by_field.json()["error"]["message"]
+
+
+async def test_a_row_of_which_a_mask_keeps_nothing_is_refused_where_the_bundle_says_so(tmp_path: Path) -> None:
+    bundle = make_cross_bundle(tmp_path / "cross")
+    inputs = make_cross_inputs(2, 3, 5)
+    inputs["mask"][1] = False
+    async with serving(bundle.path) as client:
+        await refused(client, body_of(inputs), "row [1] keeps none", param="tensors.mask", code="empty_row")

@@ -71,6 +71,19 @@ def test_a_graph_gets_only_the_masks_that_it_claims() -> None:
     assert all_kinds(make_cases(with_graphs(toy_manifest(), "right"), FORMS["quick"])) == {"full", "right"}
 
 
+@pytest.mark.parametrize("takes_empty_rows", [True, False])
+@pytest.mark.parametrize("masks", ["right", "any"])
+def test_tensors_have_empty_rows_where_the_bundle_takes_them(
+    masks: str, takes_empty_rows: bool, tmp_path: Path
+) -> None:
+    manifest = make_tensor_bundle(tmp_path / "by-hand").manifest
+    graph = manifest.graph("encode").model_copy(update={"masks": masks})
+    tensors = manifest.tensors.model_copy(update={"takes_empty_rows": takes_empty_rows})
+    cases = make_cases(manifest.model_copy(update={"graphs": (graph,), "tensors": tensors}), FORMS["quick"])
+    filled = {"full", "right"} if masks == "right" else {"full", "right", "left", "holes"}
+    assert all_kinds(cases) == filled | ({"empty"} if takes_empty_rows else set())
+
+
 def test_large_batches_are_left_out_but_never_the_longest_row() -> None:
     form = Form(1, 1, (1, 2, 3), (10,), max_size=64, max_case_tokens=60, max_case_bytes=1)
     cases = make_cases(toy_manifest(max_tokens=64), form)
