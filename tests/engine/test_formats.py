@@ -24,7 +24,7 @@ from service.engine.request import (
 )
 from service.engine.truncation import ABSENT, SPECIAL
 from service.engine.vectors import finish
-from service.manifest import LayoutSpec
+from service.manifest import LayoutKind, LayoutSpec
 
 RNG = np.random.default_rng(0)
 EMBEDDING = RNG.standard_normal(8).astype(np.float32)
@@ -157,11 +157,12 @@ def test_safetensors_reads_back(tmp_path: Any) -> None:
 
 
 def test_parts_of_one_kind_in_a_layer_each_have_a_name(tmp_path: Any) -> None:
+    layouts: list[tuple[int, LayoutKind, int]] = [
+        (0, "band", -3), (0, "band", 0), (0, "band", 4), (0, "strided", 0), (1, "band", -3),
+    ]  # fmt: skip
     parts = tuple(
         LayerAttention(layer, (0, 1), WEIGHTS + place, LayoutSpec(kind=kind, offset=offset))
-        for place, (layer, kind, offset) in enumerate(
-            [(0, "band", -3), (0, "band", 0), (0, "band", 4), (0, "strided", 0), (1, "band", -3)]
-        )
+        for place, (layer, kind, offset) in enumerate(layouts)
     )
     path = tmp_path / "reply.safetensors"
     path.write_bytes(native_safetensors(TensorResult([TensorItem({}, parts)], 3), "m"))
