@@ -1,6 +1,7 @@
 """`export_model`: the one way in, for every kind of source. Two roads lead from it.
 
     texts     a model directory        its graphs are built from its shape and its weights, without torch
+              its ready .onnx file     taken as it is, with pooling behind it, proved against PyTorch or by itself
     tensors   a preset, a class        traced by PyTorch and proved against the very module
               a ready .onnx file       taken as it is, proved to treat each row alike whatever is beside it
 
@@ -9,6 +10,7 @@ The same source, packages and machine give the same bytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from export.atomic import check_target
@@ -32,6 +34,7 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     name: str | None = None,
     precision: Precision | None = None,
     task: Task | None = None,
+    file: str | None = None,
     goldens: Path | None = None,
     unproved: bool = False,
     force: bool = False,
@@ -43,37 +46,33 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     source: a model directory, the name of a published model, `ORG/NAME[@REVISION]` of the hub, `preset:NAME`,
     `FILE.py:CLASS`, `PACKAGE.MODULE:CLASS` or `FILE.onnx`. name: the bundle's, else the source's.
     precision: of weights, hidden states and matrix products; float32 when not given, of a ready graph its own.
-    task: what a model directory is to be used for; when not given, what it says itself.
+    task: what a model directory is to be used for; when not given, what it says itself. file: its ready ONNX file to
+    serve; when not given, its weights where it has any.
     goldens: a file to prove a model directory with. unproved: accept a model directory without proof.
     force: replace the bundle at `out`. options: what goes with a class or a ready graph.
     Raises ExportError with every fault found; then nothing was written.
     """
     check_target(out, force=force)
     origin = read_origin(source)
-    _check_options(origin, options, goldens, precision, task)
+    _check_options(origin, options, {"goldens": goldens, "precision": precision, "task": task, "file": file})
     if origin.kind == "texts":
         target = Target(out, name, precision or "float32", force)
-        return export_texts(source, target, ProofRequest(goldens, unproved, progress), task)
+        return export_texts(source, target, ProofRequest(goldens, unproved, progress), task, file)
     name = name or origin.name
     if name:  # a source without one is refused for what it lacks
         check_name(name)
     return export_tensors(origin, Target(out, name, precision or "float32", force), options, progress)
 
 
-def _check_options(
-    origin: Origin, options: TensorOptions, goldens: Path | None, precision: Precision | None, task: Task | None
-) -> None:
-    """An option that a source has no use for is refused, never ignored."""
+def _check_options(origin: Origin, options: TensorOptions, others: Mapping[str, object]) -> None:
+    """An option that a source has no use for is refused, never ignored. others: by name, None = not given."""
     given = {
         "--checkpoint": options.checkpoint is not None,
         "--kwargs": options.kwargs is not None,
         "--signature": options.signature is not None,
-        "--goldens": goldens is not None,
-        "--precision": precision is not None,
-        "--task": task is not None,
-    }
+    } | {f"--{name}": value is not None for name, value in others.items()}
     used = {
-        "texts": ("--goldens", "--precision", "--task"),
+        "texts": ("--goldens", "--precision", "--task", "--file"),
         "preset": ("--checkpoint", "--precision"),
         "class": ("--checkpoint", "--kwargs", "--signature", "--precision"),
         "onnx": ("--signature",),
@@ -84,7 +83,7 @@ def _check_options(
         if is_given and option not in used
     ]:
         raise ExportError(f"{origin.place}: options that do not belong to it", faults)
-    if precision == "int8" and origin.kind != "texts":
+    if others["precision"] == "int8" and origin.kind != "texts":
         raise ExportError(
             f"{origin.place}: --precision: float32 or float16 is needed, got int8: it is for encoders of text"
         )

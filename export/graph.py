@@ -82,6 +82,17 @@ class GraphBuilder:
         """Whether a node of that name was appended."""
         return any(node.name == name for node in self._nodes)
 
+    @property
+    def nodes(self) -> Sequence[onnx.NodeProto]:
+        """What was appended, in order."""
+        return self._nodes
+
+    @property
+    def initializers(self) -> Sequence[onnx.TensorProto]:
+        """Weights and constants, those that some node takes."""
+        used = {name for node in self._nodes for name in node.input}
+        return [tensor for name, tensor in self._initializers.items() if name in used]
+
     def model(self) -> onnx.ModelProto:
         """The finished model: no local paths, no clock."""
         graph = helper.make_graph(

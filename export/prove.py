@@ -31,11 +31,11 @@ from service.runners.ort import OrtRunner
 GOLDENS = Path(__file__).parent / "goldens"
 
 # What a runner that is compared with itself cannot show.
-_NEEDS_REFERENCE = frozenset(
+NEEDS_REFERENCE = frozenset(
     {"token_embeddings", "features", "logits", "token_logits", "sparse", "pooled", "pooled_raw", "cosine", "attention"}
 )
 _ROLES: tuple[Role, ...] = ("encode", "attend")
-_NO_REFERENCE = "the graphs themselves"
+NO_REFERENCE = "the graphs themselves"
 _NO_PROOF = (
     "nothing to prove the bundle with: install PyTorch beside qkv (pip install torch; the development environment "
     ".venv-dev has it), give --goldens FILE (made by tools/make_goldens.py), or give --unproved"
@@ -81,12 +81,12 @@ def prove(
             return _prove_alone(bundle, subject, goldens, request.progress)
         scrambled = scramble_bundle(bundle, tensors, scratch)
         with opened(scrambled) as random_subject:
-            pairs = (Runners(subject, reference), Runners(random_subject, _reference(scrambled)))
+            pairs = (Runners(subject, reference), Runners(random_subject, open_torch(scrambled)))
             return _prove_by_torch(bundle.manifest, pairs, goldens, request.progress)
 
 
 @dataclass(slots=True)
-class _BothSessions:
+class BothSessions:
     """A runner whose calls take turns as lone ones and as ones under load, whatever their batch.
 
     Each way may be another session with other threads: both are proved, and compared with each other.
@@ -111,7 +111,7 @@ class _BothSessions:
 
 
 @dataclass(slots=True)
-class _SessionByCase(_BothSessions):
+class _SessionByCase(BothSessions):
     """A runner that changes the session with every new batch: the same batch twice is the same call twice."""
 
     is_alone: bool = False
@@ -126,7 +126,7 @@ class _SessionByCase(_BothSessions):
 
 
 def _on_both_sessions(pair: Runners) -> Runners:
-    return Runners(_BothSessions(pair.subject), pair.reference)
+    return Runners(BothSessions(pair.subject), pair.reference)
 
 
 def _prove_by_torch(
@@ -136,38 +136,39 @@ def _prove_by_torch(
     text = published.reference.info().backend
     probes = make_probes(manifest, published.reference)
     reports = {
-        "": run_battery(manifest, _on_both_sessions(published), progress=_titled(progress, "proving against PyTorch")),
+        "": run_battery(manifest, _on_both_sessions(published), progress=titled(progress, "proving against PyTorch")),
         "random weights: ": run_battery(
-            manifest, _on_both_sessions(scrambled), progress=_titled(progress, "proving on random weights")
+            manifest, _on_both_sessions(scrambled), progress=titled(progress, "proving on random weights")
         ),
         "probes: ": check_probes(manifest, published.subject, Probes(text, probes, {}), roles=_ROLES),
     }
     if goldens is not None:
         reports["goldens: "] = check_probes(manifest, published.subject, goldens, roles=_ROLES)
-    return _proved("pytorch", text, probes, reports)
+    return proved_by("pytorch", text, probes, reports)
 
 
 def _prove_alone(
     bundle: Bundle[TextManifest], subject: Runner, goldens: Probes | None, progress: Progress | None
 ) -> Proved:
     manifest = bundle.manifest
-    runner = _BothSessions(subject)
-    battery = run_battery(manifest, Runners(runner, runner), progress=_titled(progress, "proving invariance"))
-    gates = tuple(gate for gate in battery.gates if gate.name not in _NEEDS_REFERENCE)
+    runner = BothSessions(subject)
+    battery = run_battery(manifest, Runners(runner, runner), progress=titled(progress, "proving invariance"))
+    gates = tuple(gate for gate in battery.gates if gate.name not in NEEDS_REFERENCE)
     reports = {"": battery.model_copy(update={"gates": gates})}
     if goldens is None:
-        return _proved("invariance", _NO_REFERENCE, make_probes(manifest, subject), reports)
+        return proved_by("invariance", NO_REFERENCE, make_probes(manifest, subject), reports)
     reports["goldens: "] = check_probes(manifest, subject, goldens, roles=_ROLES)
-    return _proved("golden", goldens.reference, goldens.cases, reports)
+    return proved_by("golden", goldens.reference, goldens.cases, reports)
 
 
-def _proved(
+def proved_by(
     kind: Proof,
     reference: str,
     probes: tuple[Probe, ...],
     reports: Mapping[str, ParityReport],
     batch_invariant: Literal["proved", "by_isolation"] = "proved",
 ) -> Proved:
+    """The proof that some reports make, their gates named by their parts. Raises ExportError with every failed gate."""
     report = ParityReport(
         reference=reference,
         form="quick",
@@ -190,7 +191,8 @@ def _describe(gate: GateResult) -> str:
     return f"{gate.name}: {worst}, limit {gate.limit:.3g}, in {gate.case}"
 
 
-def _titled(progress: Progress | None, title: str) -> Callable[[int, int], None] | None:
+def titled(progress: Progress | None, title: str) -> Callable[[int, int], None] | None:
+    """The progress of one battery, called what it is."""
     return None if progress is None else lambda done, total: progress(title, done, total)
 
 
@@ -206,15 +208,15 @@ def prove_tensors(
     batch_invariant: Literal["proved", "by_isolation"] = "by_isolation" if is_alone else "proved"
     runner = _SessionByCase(subject)
     title = "proving invariance" if reference is None else "proving against PyTorch"
-    battery = run_battery(manifest, Runners(runner, reference or runner), progress=_titled(progress, title))
+    battery = run_battery(manifest, Runners(runner, reference or runner), progress=titled(progress, title))
     probes = make_probes(manifest, reference or subject)
     if reference is None:
-        gates = tuple(gate for gate in battery.gates if gate.name not in _NEEDS_REFERENCE)
+        gates = tuple(gate for gate in battery.gates if gate.name not in NEEDS_REFERENCE)
         reports = {"": battery.model_copy(update={"gates": gates})}
-        return _proved("invariance", _NO_REFERENCE, probes, reports, batch_invariant)
+        return proved_by("invariance", NO_REFERENCE, probes, reports, batch_invariant)
     text = reference.info().backend
     reports = {"": battery, "probes: ": check_probes(manifest, subject, Probes(text, probes, {}))}
-    return _proved("pytorch", text, probes, reports, batch_invariant)
+    return proved_by("pytorch", text, probes, reports, batch_invariant)
 
 
 @contextmanager
@@ -235,10 +237,11 @@ def _open_reference(bundle: Bundle[TextManifest]) -> Runner | None:
         has_torch = importlib.util.find_spec("torch") is not None
     except ImportError:
         has_torch = False
-    return _reference(bundle) if has_torch else None
+    return open_torch(bundle) if has_torch else None
 
 
-def _reference(bundle: Bundle[TextManifest]) -> Runner:
+def open_torch(bundle: Bundle[TextManifest]) -> Runner:
+    """The PyTorch model of a bundle's weights."""
     from service.runners.torch import TorchRunner  # torch: only where it is installed
 
     return TorchRunner.open(bundle)

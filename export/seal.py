@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -10,8 +11,19 @@ from typing import TypeVar
 from export.errors import ExportError
 from export.prove import Proved
 from service.bundle import open_bundle, sha256_file
+from service.engine.tokenizer import TextTokenizer
 from service.errors import StartupError
-from service.manifest import MANIFEST, PARITY, PROBES, Manifest, Precision, ProofSpec, TensorManifest, TextManifest
+from service.manifest import (
+    MANIFEST,
+    PARITY,
+    PROBES,
+    TOKENIZER,
+    Manifest,
+    Precision,
+    ProofSpec,
+    TensorManifest,
+    TextManifest,
+)
 from service.parity.probes import save_probes
 from service.parity.report import ParityReport
 
@@ -57,6 +69,15 @@ def write_proof(work: Path, draft: M, proved: Proved) -> M:
     except StartupError as error:
         raise ExportError(f"the bundle cannot be served: {error}") from None
     return manifest
+
+
+def open_tokenizer(work: Path, manifest: TextManifest) -> None:
+    """As the service does, before anything is proved: a bundle that cannot start is not one. Raises ExportError."""
+    try:
+        # What a request may hold has no part in opening it.
+        TextTokenizer(work / TOKENIZER, manifest.text, max_text_chars=sys.maxsize, token_ids="framed")
+    except StartupError as error:
+        raise ExportError(f"the bundle's tokenizer cannot be served: {error}") from None
 
 
 def created_by(*packages: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from service.runners.runtimes import check_runtimes
 class BuildOptions:
     """What `qkv export` was asked.
 
-    out: None = `bundles/NAME`. precision, task: None = not given. checkpoint, kwargs, signature: what goes with a
+    out: None = `bundles/NAME`. precision, task, file: None = not given. checkpoint, kwargs, signature: what goes with a
     class.
     """
 
@@ -32,6 +32,7 @@ class BuildOptions:
     kwargs: str | None = None
     signature: Path | None = None
     task: Task | None = None
+    file: str | None = None
 
 
 def build(source: str, options: BuildOptions) -> None:
@@ -57,6 +58,7 @@ def build(source: str, options: BuildOptions) -> None:
             name=options.name,
             precision=options.precision,
             task=options.task,
+            file=options.file,
             goldens=options.goldens,
             unproved=options.unproved,
             force=options.force,

@@ -24,6 +24,9 @@ _PRECISIONS: dict[str, Literal["float32", "float16", "int8"]] = {
 }
 
 _Task = Literal["embedding", "sequence_classification", "token_classification", "sparse", "late_interaction"]
+_FILE_HELP = (
+    "The ready ONNX file of a model directory to serve, such as onnx/model.onnx; default its weights, where it has any."
+)
 
 BundleDir = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A directory with manifest.json.")]
 
@@ -70,6 +73,7 @@ def export(
         _Task | None,
         typer.Option(help="What a model directory is used for; default what its modules and architectures say."),
     ] = None,
+    file: Annotated[str | None, typer.Option(help=_FILE_HELP)] = None,
     goldens: Annotated[Path | None, typer.Option(help="Stored outputs of the reference: proof without torch.")] = None,
     unproved: Annotated[
         bool, typer.Option("--unproved", metavar="", help="Write the bundle even if nothing proves it.")
@@ -88,7 +92,7 @@ def export(
     from qkv.build import BuildOptions, build
 
     chosen = _PRECISIONS[precision] if precision else None
-    options = BuildOptions(out, name, chosen, goldens, unproved, force, checkpoint, kwargs, signature, task)
+    options = BuildOptions(out, name, chosen, goldens, unproved, force, checkpoint, kwargs, signature, task, file)
     with _one_line_errors():
         build(source, options)
 
@@ -135,13 +139,14 @@ def serve(
     unproved: Annotated[
         bool, typer.Option("--unproved", metavar="", help="Build a model directory that nothing can prove.")
     ] = False,
+    file: Annotated[str | None, typer.Option(help=_FILE_HELP)] = None,
 ) -> None:
     """Serve models over HTTP until a signal. Every other setting is an environment variable: docs/operations.md."""
     from qkv.serve import serve as run
 
     given = {"host": host, "port": port, "device": device, "num_threads": num_threads, "log_level": log_level}
     with _one_line_errors():
-        exit_code = run(paths or [], given, is_unproved_allowed=unproved, task=task)
+        exit_code = run(paths or [], given, is_unproved_allowed=unproved, task=task, file=file)
     raise typer.Exit(exit_code)
 
 

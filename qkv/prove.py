@@ -66,9 +66,10 @@ def _open_reference(bundle: Bundle[Manifest], module: str | None) -> Iterator[Ru
             yield reference
         return
     manifest = bundle.manifest
-    if isinstance(manifest, TensorManifest) and manifest.module.source.endswith(".onnx"):
+    made_of = manifest.module.source if isinstance(manifest, TensorManifest) else manifest.file
+    if made_of.endswith(".onnx"):
         raise StartupError(
-            f"{manifest.name}: made of {manifest.module.source}: there is no PyTorch module to compare it "
+            f"{manifest.name}: made of {made_of}: there is no PyTorch module in the bundle to compare it "
             "with; its proof is in parity.json, and its probes are run whenever it is served"
         )
     try:

@@ -17,26 +17,32 @@ from typing import Any
 from qkv.cache import cache_dir, cache_key, check_cache
 from service.bundle import Bundle, directory_name, open_bundle, read_manifest
 from service.errors import StartupError
-from service.manifest import MANIFEST, Manifest, Task, TextManifest
+from service.manifest import MANIFEST, TOKENIZER, Manifest, Task, TextManifest
 from service.repository import bundles_in, is_bundle
 from service.runners.runtimes import check_runtimes
 
 DEFAULT_BUNDLE = Path("bundles/all-MiniLM-L6-v2")
 CONFIG = "config.json"
 MODULES = "modules.json"
+ONNX = ("onnx/*.onnx", "*.onnx")
 _FETCH = "; a model of the hub becomes a bundle first: qkv export ORG/NAME"
 
 _log = logging.getLogger(__name__)
 
 
 def serve(
-    paths: Sequence[Path], overrides: Mapping[str, Any], *, is_unproved_allowed: bool = False, task: Task | None = None
+    paths: Sequence[Path],
+    overrides: Mapping[str, Any],
+    *,
+    is_unproved_allowed: bool = False,
+    task: Task | None = None,
+    file: str | None = None,
 ) -> int:
     """Serve until a signal. -> the exit code
 
     overrides: settings from the command line, None = not given.
     is_unproved_allowed: a model directory may be built even if nothing proves the result. task: what a model directory
-    is used for; None = what it says itself.
+    is used for; None = what it says itself. file: the ready ONNX file of the one model directory to serve.
     Raises StartupError for settings, paths and installations that cannot work; the port was not opened then.
     """
     check_runtimes()
@@ -44,10 +50,13 @@ def serve(
     from service.settings import load_settings
 
     sources, directories = choose(paths)
+    if file is not None and (len(sources) > 1 or is_bundle(sources[0])):
+        told = ", ".join(map(str, sources))
+        raise StartupError(f"{told}: --file chooses among the files of a model directory: one of those is needed")
     settings, ignored = load_settings(**overrides)
     for name in ignored:
         sys.stderr.write(f"qkv: {name} is ignored: Kubernetes set it for a Service named qkv\n")
-    builder = Builder(is_unproved_allowed=is_unproved_allowed, task=task)
+    builder = Builder(is_unproved_allowed=is_unproved_allowed, task=task, file=file)
     wanted = [partial(prepare, source, builder) for source in sources]
     return run(settings, *wanted, directories=directories, abandon=builder.stop)
 
@@ -87,7 +96,9 @@ def _check_names(sources: Sequence[Path]) -> None:
 
 def is_model_dir(path: Path) -> bool:
     """True for what `qkv export` reads."""
-    return (path / CONFIG).is_file() or (path / MODULES).is_file()
+    if (path / CONFIG).is_file() or (path / MODULES).is_file():
+        return True
+    return (path / TOKENIZER).is_file() and any(any(path.glob(form)) for form in ONNX)
 
 
 def prepare(source: Path, builder: Builder) -> Bundle[Manifest]:
@@ -121,9 +132,11 @@ def _with_task(bundle: Bundle[Manifest], asked: Task | None) -> Bundle[Manifest]
 class Builder:
     """The process that builds a bundle. The loader's thread waits for it and cannot be stopped: it can."""
 
-    def __init__(self, *, is_unproved_allowed: bool = False, task: Task | None = None) -> None:
+    def __init__(self, *, is_unproved_allowed: bool = False, task: Task | None = None, file: str | None = None) -> None:
         self.task = task
-        self.options = [*(["--unproved"] if is_unproved_allowed else []), *(["--task", task] if task else [])]
+        chosen = {"--task": task, "--file": file}
+        self.options = ["--unproved"] if is_unproved_allowed else []
+        self.options += [word for option, value in chosen.items() if value is not None for word in (option, value)]
         self._process: subprocess.Popen[str] | None = None
 
     def build(self, source: Path, out: Path) -> None:

@@ -143,6 +143,8 @@ def _check_limits(path: Path, manifest: Manifest) -> None:
 
 def _text_faults(manifest: TextManifest) -> list[str]:
     encoder, text = manifest.encoder, manifest.text
+    if encoder is None:
+        return _task_faults(manifest)
     positions = int(encoder["max_positions"]) - int(encoder["position_offset"])
     faults = []
     if text.max_tokens > positions:

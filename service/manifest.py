@@ -23,7 +23,7 @@ PROBES = "probes.safetensors"
 PARITY = "parity.json"
 
 Role = Literal["encode", "attend"]
-Precision = Literal["float32", "float16", "int8"]
+Precision = Literal["float32", "float16", "int8", "int4"]
 Proof = Literal["pytorch", "golden", "invariance"]
 Task = Literal["embedding", "sequence_classification", "token_classification", "sparse", "late_interaction"]
 Activation = Literal["softmax", "sigmoid", "identity"]
@@ -101,7 +101,8 @@ class TensorSpec(_Frozen):
 class GraphSpec(_Frozen):
     """One ONNX file.
 
-    precision: of weights, hidden states and matrix products; inputs and outputs have types of their own.
+    precision: of weights, hidden states and matrix products; inputs and outputs have types of their own. int8, int4:
+    of the weights, by whatever scheme.
     masks: `any` = exact under every mask, `right` = padding on the right only.
     """
 
@@ -128,21 +129,27 @@ class TextSpec(_Frozen):
     """How text becomes ids.
 
     max_tokens: special tokens included; max_tokens_source: the file and key that set it. token_dim: width of
-    `token_embeddings`.
+    `token_embeddings`, 0 = no graph gives them. num_token_types: the kinds of token that the model tells apart, 0 = it
+    takes none. batching: `alone` = one unpadded row a call.
     """
 
     max_tokens: int = Field(ge=3)
     max_tokens_source: str
     vocab_size: int = Field(ge=1)
     pad_token_id: int = Field(ge=0)
-    token_dim: int = Field(ge=1)
+    token_dim: int = Field(ge=0)
+    num_token_types: int = Field(2, ge=0)
     prompts: dict[str, str] = {}
     default_prompt_name: str | None = None
     include_prompt: bool = True
+    batching: Literal["padded", "alone"] = "padded"
 
 
 class EmbeddingSpec(_Frozen):
-    """The vector: pooled by the graph, L2-normalised and cut on the host."""
+    """The vector: pooled by the graph, L2-normalised and cut on the host.
+
+    pooling: `graph` alone = a ready graph's own, whatever that is.
+    """
 
     dim: int = Field(ge=1)
     pooling: tuple[str, ...]
@@ -263,7 +270,9 @@ class _Manifest(_Frozen):
 class TextManifest(_Manifest):
     """Of a bundle that takes text.
 
-    encoder: the shape of the model (`models.config.EncoderConfig`), which the PyTorch reference is built from.
+    file: of the model directory that the graphs are made of: the weights, the index of several files of them, or a
+    ready ONNX file. encoder: the shape of the model (`models.config.EncoderConfig`), which the PyTorch reference is
+    built from; None for a ready graph, as is attention, which such a graph gives none of.
     embedding: of the task `embedding` alone, as is embedding_space: SHA-256 over all that decides the vectors (weights,
     tokenizer, pooling, prompts, normalisation, dimension, precision).
     head: of classifiers of texts and of tokens; head_config: the shape of what stands on the encoder
@@ -273,7 +282,8 @@ class TextManifest(_Manifest):
     """
 
     kind: Literal["text"] = "text"
-    encoder: dict[str, str | int | float]
+    file: str
+    encoder: dict[str, str | int | float] | None = None
     task: Task
     text: TextSpec
     embedding: EmbeddingSpec | None = None
@@ -281,8 +291,18 @@ class TextManifest(_Manifest):
     head: HeadSpec | None = None
     head_config: dict[str, str | int | bool] | None = None
     dense: tuple[dict[str, str | int | bool], ...] = ()
-    attention: AttentionSpec
+    attention: AttentionSpec | None = None
     weights: tuple[WeightsFile, ...]
+
+    @property
+    def is_ready(self) -> bool:
+        """Made of a graph that was there already, not of weights."""
+        return self.encoder is None
+
+    @property
+    def batching(self) -> Batching:
+        """How rows may share calls."""
+        return self.text.batching
 
     @property
     def max_sizes(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ For graphs of PyTorch's exporter and ready ones alike. Knows ONNX, no torch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
@@ -29,8 +29,11 @@ DTYPES: Mapping[str, int] = {
 }
 
 
-def operator_faults(model: ModelProto) -> list[str]:
-    """Operators that no bundle may have: random ones, dropout as in training, and those of other domains."""
+def operator_faults(model: ModelProto, domains: Collection[str] = ()) -> list[str]:
+    """Operators that no bundle may have: random ones, dropout as in training, and those of other domains.
+
+    domains: that are served beside ONNX's own.
+    """
     faults = []
     random = Counter(_told(node) for node in all_nodes(model.graph) if _is_random(node, model.graph))
     faults += [
@@ -40,9 +43,10 @@ def operator_faults(model: ModelProto) -> list[str]:
     foreign = Counter(
         f"{node.domain}.{node.op_type}"
         for node in all_nodes(model.graph)
-        if node.domain not in _STANDARD and (node.domain, node.op_type) not in local
+        if node.domain not in (*_STANDARD, *domains) and (node.domain, node.op_type) not in local
     )
-    faults += [f"operator {name}{_times(count)}: only ONNX's own are served" for name, count in foreign.items()]
+    served = " and those of ".join(["ONNX's own", *domains])
+    faults += [f"operator {name}{_times(count)}: only {served} are served" for name, count in foreign.items()]
     return faults
 
 
@@ -60,14 +64,17 @@ def interface_faults(model: ModelProto, signature: Signature) -> list[str]:
     return faults
 
 
-def dress(model: ModelProto, signature: Signature) -> None:
-    """Give inputs, outputs and axes the declared names, and leave out all that tells where the graph was made."""
+def dress(model: ModelProto, signature: Signature, *, free: Collection[str] = ()) -> None:
+    """Give inputs, outputs and axes the declared names, and leave out all that tells where the graph was made.
+
+    free: further names that nothing inside may have.
+    """
     graph = model.graph
     strip(model)
     wanted = [spec.name for spec in (*signature.inputs, *signature.outputs)]
     _part_outputs(graph)
     renamed = dict(zip((value.name for value in (*graph.input, *graph.output)), wanted, strict=True))
-    _rename(graph, renamed | _moved(graph, wanted, renamed))
+    _rename(graph, renamed | _moved(graph, (*wanted, *free), renamed))
     for value, spec in zip((*graph.input, *graph.output), (*signature.inputs, *signature.outputs), strict=True):
         value.CopyFrom(helper.make_tensor_value_info(spec.name, DTYPES[spec.dtype], list(spec.axes)))
     graph.name = "encode"

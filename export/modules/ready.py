@@ -7,28 +7,22 @@ must come in a signature file.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import onnx
-from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, inliner
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
-from export.checkpoint import is_lfs_stub
 from export.errors import ExportError
 from export.modules.contract import DTYPES, all_nodes, axes_of, dtype_of, interface_faults, operator_faults
 from export.modules.declaration import read_declaration, read_toml
-from export.modules.external import all_tensors, load_external
 from export.modules.signature import Signature
+from export.onnx_file import read_onnx
 from service.bundle import sha256_file
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_STUB_BYTES = 64
-_KNOWN_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 _FLOATS = ("float32", "float16")
 _ASK = "give --signature FILE"
 
@@ -46,13 +40,8 @@ class Ready:
 
 def open_ready(path: Path, signature_file: Path | None) -> Ready:
     """Read a file. Raises ExportError with every reason why it is not taken."""
-    model = _parse(path)
-    if faults := _broken(model):
-        raise ExportError(f"{path}: a broken ONNX file", faults)
-    sha256 = {path.name: sha256_file(path)} | load_external(model, path)
-    if model.functions:
-        model = _inlined(model, path)
-    _drop_defaults(model.graph)
+    file = read_onnx(path)
+    model, sha256 = file.model, dict(file.sha256)
     faults = [*operator_faults(model), *_tensor_faults(model)]
     warnings: list[str] = []
     if signature_file is not None:
@@ -68,59 +57,7 @@ def open_ready(path: Path, signature_file: Path | None) -> Ready:
         faults += interface_faults(model, signature)
     if faults:
         raise ExportError(f"{path}: cannot be served as it is", list(dict.fromkeys(faults)))
-    opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
-    return Ready(model, signature, opset, sha256, tuple(warnings))
-
-
-def _parse(path: Path) -> ModelProto:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ExportError(f"{path}: cannot be read: {error.strerror}") from None
-    if is_lfs_stub(content[:_STUB_BYTES]):
-        raise ExportError(f"{path}: a Git LFS pointer, not the file: run `git lfs pull`")
-    try:
-        model = onnx.load_model_from_string(content)
-    except (DecodeError, ValueError):
-        raise ExportError(f"{path}: not an ONNX file, or not all of one") from None
-    if not model.graph.output:
-        raise ExportError(f"{path}: not an ONNX file, or a graph without outputs")
-    return model
-
-
-def _broken(model: ModelProto) -> list[str]:
-    """What a file must have before any of it is looked at: operators of a version, names, tensors of a known type."""
-    faults = []
-    if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
-        faults.append("opset_import: the version of ONNX's operators is missing")
-    for kind, values in (("inputs", model.graph.input), ("outputs", model.graph.output)):
-        counts = Counter(value.name for value in values)
-        faults += [
-            f"{kind}: {name or 'one without a name'}: {count} times" for name, count in counts.items() if count > 1
-        ]
-    for tensor in all_tensors(model):
-        if tensor.data_type not in _KNOWN_TYPES:
-            faults.append(f"{tensor.name}: type {tensor.data_type} is none of ONNX's")
-        elif any(size < 0 for size in tensor.dims):
-            faults.append(f"{tensor.name}: sizes {list(tensor.dims)} are not all at least 0")
-    return faults
-
-
-def _inlined(model: ModelProto, path: Path) -> ModelProto:
-    """The graph with its local functions put where they are called."""
-    try:
-        return inliner.inline_local_functions(model)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ExportError(f"{path}: its local functions cannot be put in place: {reason}") from None
-
-
-def _drop_defaults(graph: GraphProto) -> None:
-    """Old files list their weights among the inputs too."""
-    inside = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in inside]
-    del graph.input[:]
-    graph.input.extend(inputs)
+    return Ready(model, signature, file.opset, sha256, tuple(warnings))
 
 
 def _tensor_faults(model: ModelProto) -> list[str]:
@@ -218,12 +155,12 @@ def _meaning(
         return {"meaning": "mask"}, []
     if dtype in _FLOATS:
         return {}, []
-    if dtype in ("int64", "int32") and (rows := _table_rows(value.name, graph)) is not None:
+    if dtype in ("int64", "int32") and (rows := table_rows(value.name, graph)) is not None:
         return {"meaning": "token_ids", "below": rows}, []
     return {}, [f"{where}: what its {dtype} values mean cannot be read from the graph: {_ASK}"]
 
 
-def _table_rows(name: str, graph: GraphProto) -> int | None:
+def table_rows(name: str, graph: GraphProto) -> int | None:
     """The rows of the smallest table that an input chooses from; None when it is used in any other way."""
     sizes = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
     names, rows = {name}, []

@@ -20,7 +20,11 @@ from service.runners.base import Array
 
 # Shapes and other small integers are read while a graph is loaded, and must lie in it.
 _INSIDE_BYTES = 1024
-_STORED = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
+_TYPES = {
+    "F32": TensorProto.FLOAT, "F16": TensorProto.FLOAT16, "I64": TensorProto.INT64, "I32": TensorProto.INT32,
+    "I8": TensorProto.INT8, "U8": TensorProto.UINT8,
+}  # fmt: skip
+_STORED = frozenset({*_TYPES.values(), TensorProto.BOOL})
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
@@ -87,13 +91,12 @@ def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 def _by_content(path: Path) -> dict[str, StoredTensor]:
-    types = {"F32": TensorProto.FLOAT, "F16": TensorProto.FLOAT16, "I64": TensorProto.INT64, "I32": TensorProto.INT32}
     content = np.memmap(path, dtype=np.uint8, mode="r")
     found: dict[str, StoredTensor] = {}
     for _, stored in sorted(read_header(path).items()):
-        if stored.dtype in types and stored.num_bytes:
+        if stored.dtype in _TYPES and stored.num_bytes:
             values = content[stored.offset : stored.offset + stored.num_bytes].tobytes()
-            found.setdefault(_key(types[stored.dtype], values), stored)
+            found.setdefault(_key(_TYPES[stored.dtype], values), stored)
     return found
 
 

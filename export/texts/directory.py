@@ -7,9 +7,8 @@ source ─ read_model → Model ─ build_graph → encode.onnx, attend.onnx
 from __future__ import annotations
 
 import hashlib
-import json
-import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,10 +16,9 @@ import onnx
 
 from export.atomic import new_directory
 from export.checkpoint import StoredTensor
-from export.errors import ExportError
 from export.progress import quiet
 from export.prove import ProofRequest, prove
-from export.seal import UNPROVED, Exported, Target, created_by, write_proof
+from export.seal import UNPROVED, Exported, Target, created_by, open_tokenizer, write_proof
 from export.texts.graphs.build import build_graph
 from export.texts.graphs.kind import GraphKind
 from export.texts.graphs.spec import graph_spec
@@ -28,10 +26,11 @@ from export.texts.precision import derive
 from export.texts.read.dense import write_dense
 from export.texts.read.locate import Location, check_name, check_pin, locate, name_of
 from export.texts.read.model import Model, read_model
+from export.texts.ready.choose import choose_file
+from export.texts.ready.export import export_ready
+from export.texts.space import fingerprint
 from export.texts.weights import place_weights
 from service.bundle import Bundle
-from service.engine.tokenizer import TextTokenizer
-from service.errors import StartupError
 from service.manifest import (
     SCHEMA_VERSION,
     TOKENIZER,
@@ -48,16 +47,21 @@ from service.manifest import (
 _ROLES: tuple[Role, ...] = ("encode", "attend")
 
 
-def export_texts(source: str, target: Target, request: ProofRequest, task: Task | None = None) -> Exported:
+def export_texts(
+    source: str, target: Target, request: ProofRequest, task: Task | None = None, file: str | None = None
+) -> Exported:
     """Export a model directory, or a published model by its name, as a proved bundle.
 
-    task: what it is to be used for; None = what the directory says.
+    task: what it is to be used for; None = what the directory says. file: the ONNX file of the directory to serve; None
+    = its weights, where it has any.
     Raises ExportError with every fault found; then nothing was written.
     """
     tell = request.progress or quiet
     name = target.name or name_of(source)
     check_name(name)
-    location = locate(source, tell)
+    location = locate(source, tell, file)
+    if (chosen := choose_file(location.path, file)) is not None:
+        return export_ready(location, chosen, replace(target, name=name), request, task)
     tell(f"reading {location.path}", 0, 0)
     model = read_model(location.path, task)
     check_pin(name, model.weights.identity)
@@ -66,7 +70,7 @@ def export_texts(source: str, target: Target, request: ProofRequest, task: Task 
         placed = place_weights(model, work, target.precision)
         placed |= write_dense(model.dense, work) if model.dense else {}
         manifest = _write_model(work, model, placed, _draft(name, location, model, target.precision))
-        _open_tokenizer(work, manifest)
+        open_tokenizer(work, manifest)
         with TemporaryDirectory(dir=work) as scratch:
             proved = prove(Bundle(work, manifest), placed, request, scratch=Path(scratch))
         manifest = write_proof(work, manifest, proved)
@@ -88,21 +92,13 @@ def _write_model(work: Path, model: Model, placed: Mapping[str, StoredTensor], d
     return draft.model_copy(update={"weights": tuple(sorted(used, reverse=True))})
 
 
-def _open_tokenizer(work: Path, manifest: TextManifest) -> None:
-    """As the service does, before anything is proved: a bundle that cannot start is not one."""
-    try:
-        # What a request may hold has no part in opening it.
-        TextTokenizer(work / TOKENIZER, manifest.text, max_text_chars=sys.maxsize, token_ids="framed")
-    except StartupError as error:
-        raise ExportError(f"the bundle's tokenizer cannot be served: {error}") from None
-
-
 def _draft(name: str, location: Location, model: Model, precision: Precision) -> TextManifest:
     config, pooling, prompts = model.config, model.pooling, model.prompts
     return TextManifest(
         schema_version=SCHEMA_VERSION,
         name=name,
         family=config.family,
+        file=model.weights.file,
         encoder=config.to_dict(),
         source=dict(sorted({**location.recorded, **model.sha256}.items())),
         created_by=created_by(),
@@ -125,6 +121,7 @@ def _draft(name: str, location: Location, model: Model, precision: Precision) ->
             vocab_size=config.vocab_size,
             pad_token_id=config.pad_token_id,
             token_dim=model.dense_configs[-1].output_dim if model.dense_configs else config.dim,
+            num_token_types=config.num_token_types,
             prompts=dict(prompts.texts),
             default_prompt_name=prompts.default,
             include_prompt=pooling.include_prompt,
@@ -152,7 +149,7 @@ def _embedding(model: Model) -> EmbeddingSpec:
 
 def embedding_space(model: Model, precision: Precision) -> str:
     """SHA-256 over all that decides the vectors: two bundles with the same one can share an index."""
-    space = {
+    parts = {
         "weights": model.weights.identity,
         "tokenizer": hashlib.sha256(model.tokenizer.content).hexdigest(),
         "pooling": model.pooling.modes,
@@ -164,5 +161,4 @@ def embedding_space(model: Model, precision: Precision) -> str:
         "precision": precision,
         "encoder": model.config.to_dict(),
     }
-    canonical = json.dumps(space, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return fingerprint(parts)

@@ -55,9 +55,10 @@ def summary(engine: Engine) -> dict[str, Any]:
 def _of_text(manifest: TextManifest) -> dict[str, Any]:
     return {
         "task": manifest.task,
+        "file": manifest.file,
         "include": includes(manifest),
         "routes": routes(manifest),
-        "token_dim": manifest.text.token_dim,
+        "token_dim": manifest.text.token_dim or None,
         "embedding": _dumped(manifest.embedding),
         "head": _dumped(manifest.head),
         "embedding_space": manifest.embedding_space,

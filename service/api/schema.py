@@ -214,10 +214,11 @@ class ModelSummary(_Answer):
     family: str
     kind: Literal["text", "tensors"]
     num_parameters: int
-    task: Task | None = Field(None, description="Of text models, as are the next ten fields.")
+    task: Task | None = Field(None, description="Of text models, as are the next eleven fields.")
+    file: str | None = Field(None, description="The weights or the ready ONNX file of the model directory.")
     include: list[str] | None = Field(None, description="What `/v1/encode` can answer; the first is the default.")
     routes: list[str] | None = Field(None, description="Which routes of `/v1` this model's task goes with.")
-    token_dim: int | None = Field(None, description="Width of the vectors of tokens.")
+    token_dim: int | None = Field(None, description="Width of the vectors of tokens; null where none are given.")
     embedding: dict[str, Any] | None = Field(None, description="Null for a model whose task gives no vectors.")
     embedding_space: str | None = None
     head: dict[str, Any] | None = Field(None, description="Labels, and what makes scores of logits; of classifiers.")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from service.engine.request import Include
 from service.errors import RequestError
-from service.manifest import EmbeddingSpec, HeadSpec, Task, TextManifest
+from service.manifest import AttentionSpec, EmbeddingSpec, HeadSpec, Task, TextManifest
 
 _OF_ALL: tuple[Include, ...] = ("tokens", "outputs", "attention")
 _OF_TASK: Mapping[Task, tuple[Include, ...]] = {
@@ -25,7 +25,14 @@ _WORDS: Mapping[Include, str] = {"embedding": "embeddings", "sparse": "sparse ve
 
 def includes(manifest: TextManifest) -> tuple[Include, ...]:
     """All that this model gives; the first is its task's own, what comes when nothing is asked for."""
-    return _OF_TASK[manifest.task]
+    return tuple(include for include in _OF_TASK[manifest.task] if not _lacks(manifest, include))
+
+
+def _lacks(manifest: TextManifest, include: Include) -> bool:
+    """Whether the graphs give less than models of the task usually do, as a ready one may."""
+    if include == "attention":
+        return manifest.attention_graph is None
+    return include == "outputs" and not manifest.text.token_dim
 
 
 def routes(manifest: TextManifest) -> tuple[str, ...]:
@@ -49,7 +56,19 @@ def is_scorer(manifest: TextManifest) -> bool:
 def check_includes(manifest: TextManifest, include: Collection[Include]) -> None:
     """Raises RequestError for what the model's task does not give."""
     for name in sorted(set(include) - set(includes(manifest))):
+        if name in _OF_TASK[manifest.task]:
+            raise _unavailable(manifest, name)
         raise unsupported_task(manifest, _WORDS.get(name, name), param="include")
+
+
+def _unavailable(manifest: TextManifest, name: Include) -> RequestError:
+    what = "attention weights" if name == "attention" else "vectors of tokens"
+    return RequestError(
+        f"include: `{manifest.name}` is the ready graph {manifest.file}, which gives no {what}: a bundle made of the "
+        "model's weights does (qkv export without --file)",
+        param="include",
+        code=f"{name}_unavailable",
+    )
 
 
 def unsupported_task(manifest: TextManifest, asked: str, *, param: str) -> RequestError:
@@ -69,6 +88,13 @@ def embedding_of(manifest: TextManifest, *, param: str = "include") -> Embedding
     if manifest.embedding is None:
         raise unsupported_task(manifest, "embeddings", param=param)
     return manifest.embedding
+
+
+def attention_of(manifest: TextManifest) -> AttentionSpec:
+    """The attention weights that the model gives. Raises RequestError when its graph gives none."""
+    if manifest.attention is None:
+        raise _unavailable(manifest, "attention")
+    return manifest.attention
 
 
 def head_of(manifest: TextManifest, *, param: str = "include") -> HeadSpec:

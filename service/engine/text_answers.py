@@ -11,7 +11,7 @@ from service.engine.batch import RowResult
 from service.engine.entities import BYTES_PER_ENTITY, Entity, TokenPlaces, find_entities, read_tags
 from service.engine.request import EncodedItem, EncodeRequest, Include, Input, SparseVector, Text
 from service.engine.scores import activate
-from service.engine.tasks import embedding_of, head_of
+from service.engine.tasks import attention_of, embedding_of, head_of
 from service.engine.texts import TextStage
 from service.engine.tokenizer import Encoding
 from service.engine.vectors import finish
@@ -47,7 +47,7 @@ def num_values(manifest: TextManifest, request: EncodeRequest, lengths: Sequence
     }
     total = sum(count for include, count in counts.items() if include in request.include)
     if "attention" in request.include:
-        total += attention.num_values(request.attention, lengths, manifest.attention)
+        total += attention.num_values(request.attention, lengths, attention_of(manifest))
     return total
 
 
@@ -93,7 +93,7 @@ class TextAnswers:
             sparse=self._sparse(result["sparse"]) if "sparse" in include else None,
             outputs=self._outputs(request, result["token_embeddings"]) if "outputs" in include else None,
             tokens=self._texts.tokens(encoding) if "tokens" in include else None,
-            attention=attention.name_layers(result, request.attention, manifest.attention)
+            attention=attention.name_layers(result, request.attention, attention_of(manifest))
             if "attention" in include
             else None,
         )

@@ -11,7 +11,7 @@ from service.engine import attention, text_answers
 from service.engine.batch import Heads, Row, RowResult
 from service.engine.request import EncodedItem, EncodeRequest, EncodeResult
 from service.engine.sized import build_sized
-from service.engine.tasks import check_includes, head_of, unsupported_task
+from service.engine.tasks import attention_of, check_includes, head_of, unsupported_task
 from service.engine.text_answers import TextAnswers, graph_outputs
 from service.engine.texts import TextStage
 from service.engine.tokenizer import Encoding
@@ -33,6 +33,7 @@ class TextModel:
         self._submit = submit
         self._texts = TextStage(bundle, settings)
         self._answers = TextAnswers(bundle.manifest, self._texts)
+        self._group = None if bundle.manifest.batching == "alone" else "any"
 
     async def encode(self, request: EncodeRequest) -> EncodeResult:
         """Answer one request. Raises the errors of `service.errors`; all is checked before anything is queued.
@@ -44,7 +45,7 @@ class TextModel:
         role, outputs = self._graph_outputs(request)
         encodings = await self._texts.encode(request, request.truncate or self._settings.truncate)
         num_held = self._check_size(request, encodings)
-        rows = [_row(encoding, role, outputs, request.attention.heads) for encoding in encodings]
+        rows = [self._row(encoding, role, outputs, request.attention.heads) for encoding in encodings]
         results = await self._submit(rows) if outputs else [{} for _ in rows]
         items = await self._finish(request, encodings, results)
         if "sparse" in request.include:
@@ -65,9 +66,11 @@ class TextModel:
         return self.manifest.text.max_tokens
 
     def probe_row(self, length: int) -> Row:
-        """A row that proves life and warms up."""
-        ids = np.full(length, self.manifest.text.pad_token_id, dtype=np.int64)
-        return Row({"input_ids": ids}, {"seq": length}, "encode", (TASK_OUTPUTS[self.manifest.task],))
+        """A row that proves life and warms up. Not of padding: a ready graph may take that for an empty text."""
+        text = self.manifest.text
+        ids = np.full(length, (text.pad_token_id + 1) % text.vocab_size, dtype=np.int64)
+        outputs = (TASK_OUTPUTS[self.manifest.task],)
+        return Row({"input_ids": ids}, {"seq": length}, "encode", outputs, group=self._group)
 
     def close(self) -> None:
         """Take no further texts."""
@@ -75,18 +78,19 @@ class TextModel:
 
     def _graph_outputs(self, request: EncodeRequest) -> tuple[Role, tuple[str, ...]]:
         outputs = graph_outputs(self.manifest, request)
-        if "attention" not in request.include:
-            return "encode", outputs
         graph = self.manifest.attention_graph
-        if graph is None:
-            raise RequestError(
-                "include: this bundle has no graph that gives attention; export the model again to have one",
-                param="include",
-                code="attention_unavailable",
-            )
-        layers = attention.select_layers(request.attention, self.manifest.attention)
-        attention.select_heads(request.attention, self.manifest.attention)  # refused here, before anything is tokenised
+        if "attention" not in request.include or graph is None:
+            return "encode", outputs
+        spec = attention_of(self.manifest)
+        layers = attention.select_layers(request.attention, spec)
+        attention.select_heads(request.attention, spec)  # refused here, before anything is tokenised
         return graph.role, (*outputs, *(f"attention.{layer}" for layer in layers))
+
+    def _row(self, encoding: Encoding, role: Role, outputs: tuple[str, ...], heads: Heads) -> Row:
+        inputs = {"input_ids": encoding.ids, "token_type_ids": encoding.type_ids}
+        if encoding.pooling_mask is not None:
+            inputs["pooling_mask"] = encoding.pooling_mask
+        return Row(inputs, {"seq": len(encoding.ids)}, role, outputs, heads, self._group)
 
     def _check_size(self, request: EncodeRequest, encodings: Sequence[Encoding]) -> float:
         """Refuse an answer that is too large, as far as can be told before it is computed. -> bytes that are held"""
@@ -159,10 +163,3 @@ class TextModel:
             if value is not None:
                 raise unsupported_task(self.manifest, "embeddings", param=name)
         return ""
-
-
-def _row(encoding: Encoding, role: Role, outputs: tuple[str, ...], heads: Heads) -> Row:
-    inputs = {"input_ids": encoding.ids, "token_type_ids": encoding.type_ids}
-    if encoding.pooling_mask is not None:
-        inputs["pooling_mask"] = encoding.pooling_mask
-    return Row(inputs, {"seq": len(encoding.ids)}, role, outputs, heads)

@@ -37,7 +37,7 @@ def run_battery(
     manifest: Manifest,
     runners: Runners,
     *,
-    form: Literal["quick", "full"] = "quick",
+    form: Literal["short", "quick", "full"] = "quick",
     environment: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> ParityReport:

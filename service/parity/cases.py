@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from service.engine.layouts import Sizes, own_shape
-from service.manifest import GraphSpec, Manifest, TensorManifest, TensorSpec
+from service.manifest import GraphSpec, Manifest, TensorManifest, TensorSpec, TextManifest
 from service.parity.masks import (
     MASK_KINDS,
     MASK_MEANINGS,
@@ -48,6 +48,8 @@ class Form:
 
 
 FORMS: Mapping[str, Form] = {
+    # Enough to see that rows cannot share calls.
+    "short": Form(1, 0, (1, 3), (2, 5, 21), max_size=129, max_case_tokens=512, max_case_bytes=64 * 2**20),
     "quick": Form(
         2,
         1,
@@ -109,8 +111,10 @@ def make_cases(manifest: Manifest, form: Form) -> list[Case]:
 
 
 def mask_kinds(manifest: Manifest) -> tuple[MaskKind, ...]:
-    """The kinds of mask that a bundle claims to be right under."""
+    """The kinds of mask that a bundle claims to be right under. A text alone in its call has no padding."""
     graph = manifest.graph("encode")
+    if isinstance(manifest, TextManifest) and manifest.batching == "alone":
+        return ("full",)
     if not any(spec.meaning in MASK_MEANINGS for spec in graph.inputs):
         return ("full",)
     kinds = MASK_KINDS[graph.masks]
@@ -201,6 +205,8 @@ def make_case(manifest: Manifest, layout: Layout, index: int) -> Case:
         inputs[spec.name] = _values(spec, layout, masks, rng)
         if spec.meaning == "index":
             axes[str(spec.axes[-1])] = inputs[spec.name] >= 0
+        elif spec.meaning == "token_ids" and isinstance(manifest, TextManifest) and manifest.is_ready:
+            inputs[spec.name] = _without_padding(inputs[spec.name], manifest)
     return Case(f"{layout}, prompt dropped" if has_prompt else str(layout), index, layout.batch, inputs, masks)
 
 
@@ -222,6 +228,12 @@ def _values(spec: TensorSpec, layout: Layout, masks: Masks, rng: np.random.Gener
     if spec.dtype.startswith("float"):
         return rng.standard_normal(shape).astype(spec.dtype)
     return rng.integers(0, 2 if spec.below is None else spec.below, shape).astype(spec.dtype)
+
+
+def _without_padding(ids: Array, manifest: TextManifest) -> Array:
+    """Other ids in place of the padding id, by which ready graphs may count positions; texts have none of it."""
+    other = (manifest.pad_token_id + 1) % manifest.text.vocab_size
+    return np.where(ids == manifest.pad_token_id, other, ids).astype(ids.dtype)
 
 
 def _index(spec: TensorSpec, shape: Sequence[int], masks: Masks, rng: np.random.Generator) -> Array:

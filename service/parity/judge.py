@@ -64,7 +64,7 @@ def battery_limits(manifest: Manifest, runner: Runner) -> dict[str, float]:
     """Gate → limit of the whole battery: every one of them must be measured."""
     gates = _gates(manifest, runner)
     limits = probe_limits(manifest, runner, manifest.roles)
-    if not isinstance(manifest, TextManifest):
+    if not isinstance(manifest, TextManifest) or manifest.batching == "alone":
         limits["repeated"] = 0.0
     changes = {"padded": ("alone", "padded", "permuted"), "equal_shapes": ("alone", "permuted"), "alone": ()}
     if any(spec.meaning != "attention" for graph in manifest.graphs for spec in graph.outputs):
@@ -80,8 +80,9 @@ def battery_limits(manifest: Manifest, runner: Runner) -> dict[str, float]:
 
 def _gates(manifest: Manifest, runner: Runner) -> Gates:
     has_half_outputs = any(spec.dtype == "float16" for graph in manifest.graphs for spec in graph.outputs)
+    is_ready = isinstance(manifest, TextManifest) and manifest.is_ready
     provider = runner.info().provider
-    return gates_for(manifest.precision, provider, has_half_outputs=has_half_outputs)
+    return gates_for(manifest.precision, provider, has_half_outputs=has_half_outputs, is_ready=is_ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class Judge:
             spec, expected = graph.output(name), pair.expected.values[name]
             if spec.meaning in _RELATIVE:
                 difference = relative_difference(values, expected, pair.masks.real(spec), self.usual.get(name, 0.0))
-                if spec.meaning in _LOGITS:
+                if spec.meaning in _LOGITS and "token_embeddings" in limits:
                     difference *= limits["token_embeddings"] / limits[spec.meaning]
             else:
                 difference = pooled_change(values, expected, pair.masks)

@@ -98,7 +98,7 @@ class OrtRunner:
                 raise StartupError(f"{role}: the runner was closed")
             graph = self._bundle.manifest.graph(_role(role))
             session = self._session(graph, 1)
-            check_session(graph, session)
+            check_session(graph, session, takes_one_row=self._bundle.manifest.batching == "alone")
             has_second = self._num_threads > 1 and self._provider == CPU
             self._alone[role] = self._session(graph, self._num_threads, spin_us=LONE_SPIN_US) if has_second else session
             self._shared[role] = session
@@ -179,27 +179,35 @@ def session_options(num_threads: int, *, spin_us: int = 0) -> ort.SessionOptions
     return options
 
 
-def check_session(graph: GraphSpec, session: ort.InferenceSession) -> None:
-    """Compare a session's names, types and axes with the manifest. Raises StartupError with every difference."""
-    faults = _differences("input", graph.inputs, session.get_inputs())
-    faults += _differences("output", graph.outputs, session.get_outputs())
+def check_session(graph: GraphSpec, session: ort.InferenceSession, *, takes_one_row: bool = False) -> None:
+    """Compare a session's names, types and axes with the manifest. Raises StartupError with every difference.
+
+    takes_one_row: a call never has more rows than one, as the graph may say.
+    """
+    faults = _differences("input", graph.inputs, session.get_inputs(), takes_one_row)
+    faults += _differences("output", graph.outputs, session.get_outputs(), takes_one_row)
     if faults:
         raise StartupError(f"{graph.file}: not what the manifest says: " + "; ".join(faults))
 
 
-def _differences(kind: str, specs: Sequence[TensorSpec], found: Sequence[Any]) -> list[str]:
+def _differences(kind: str, specs: Sequence[TensorSpec], found: Sequence[Any], takes_one_row: bool) -> list[str]:
     present = {node.name: node for node in found}
     faults = [f"{kind} {name}: in the graph, not in the manifest" for name in present.keys() - {s.name for s in specs}]
     for spec in specs:
         node = present.get(spec.name)
         if node is None:
             faults.append(f"{kind} {spec.name}: in the manifest, not in the graph")
-        elif node.type != _TYPES[spec.dtype] or list(node.shape) != list(spec.axes):
+        elif node.type != _TYPES[spec.dtype] or not _fits(node.shape, spec.axes, takes_one_row):
             faults.append(
                 f"{kind} {spec.name}: manifest says {_TYPES[spec.dtype]} {list(spec.axes)}, "
                 f"graph has {node.type} {node.shape}"
             )
     return sorted(faults)
+
+
+def _fits(shape: Sequence[str | int], axes: Sequence[str | int], takes_one_row: bool) -> bool:
+    first = [axes[0], 1] if takes_one_row else axes[:1]
+    return len(shape) == len(axes) and list(shape[1:]) == list(axes[1:]) and shape[0] in first
 
 
 def _role(role: str) -> Role:

@@ -120,7 +120,10 @@ class ModuleRunner:
 
 @dataclass(frozen=True, slots=True)
 class TorchRunner:
-    """A text encoder and what stands on it, eager float32 on the CPU, for every graph that the manifest declares."""
+    """A text encoder and what stands on it, eager float32 on the CPU, for every graph that the manifest declares.
+
+    Masks that a graph does not take keep everything.
+    """
 
     manifest: TextManifest
     encoder: Encoder
@@ -129,8 +132,13 @@ class TorchRunner:
 
     @classmethod
     def open(cls, bundle: Bundle[TextManifest]) -> TorchRunner:
-        """Build what the manifest describes from the bundle's weights. Raises ValueError when they do not fit."""
+        """Build what the manifest describes from the bundle's weights.
+
+        Raises ValueError when they do not fit, and for a ready graph, whose bundle has no weights of a PyTorch model.
+        """
         manifest, weights = bundle.manifest, bundle.file(WEIGHTS)
+        if manifest.encoder is None:
+            raise ValueError(f"{manifest.name}: made of {manifest.file}: there is no PyTorch model in the bundle")
         config = EncoderConfig.from_dict(manifest.encoder)
         head = manifest.head_config and load_head(config, HeadConfig.from_dict(manifest.head_config), weights)
         dense = map(DenseConfig.from_dict, manifest.dense)
@@ -152,6 +160,8 @@ class TorchRunner:
         graph = self._graph(role)
         specs = [graph.output(name) for name in outputs]
         given = {spec.meaning: torch.from_numpy(np.ascontiguousarray(inputs[spec.name])) for spec in graph.inputs}
+        given.setdefault("attention_mask", torch.ones_like(given["token_ids"]))
+        given.setdefault("pooling_mask", given["attention_mask"])
         with torch.inference_mode():
             hidden, attentions = self.encoder(given["token_ids"], given["attention_mask"], given.get("token_types"))
             found = [self._output(spec, hidden, given, attentions) for spec in specs]

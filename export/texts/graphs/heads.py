@@ -56,7 +56,7 @@ def apply_head(scope: Scope, head: HeadConfig, rows: str, tokens: str) -> None:
     to_tokens = graph.node("Concat", shape, "head.to_tokens", axis=0)
     logits = graph.node("Reshape", [logits, to_tokens], "token_logits")  # [batch, seq, output_dim]
     if head.sparse_pooling != "none":
-        _sparse(scope, head, logits, mask)
+        pool_sparse(graph, head, logits, mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,26 +106,27 @@ def activate(graph: GraphBuilder, activation: HeadActivation, rows: str, name: s
     return graph.node(operator, [rows], name, **attributes)
 
 
-def _sparse(scope: Scope, head: HeadConfig, logits: str, mask: str) -> None:
-    """logits `[batch, seq, vocab]`, mask `[batch, seq]` -> `[batch, vocab]`. What rises may be taken after the max."""
-    graph, axis = scope.graph, scope.graph.ints("axis_1", 1)
+def pool_sparse(graph: GraphBuilder, head: HeadConfig, logits: str, mask: str) -> None:
+    """Append `sparse`: logits `[batch, seq, vocab]`, mask `[batch, seq]` -> `[batch, vocab]`.
+
+    What rises may be taken after the max.
+    """
+    axis = graph.ints("axis_1", 1)
     keep = graph.node("Unsqueeze", [mask, graph.ints("axis_2", 2)], "sparse.keep")  # [batch, seq, 1]
     kept = graph.node("Mul", [logits, keep], "sparse.kept")
     if head.sparse_pooling == "max":
-        _weigh(scope, head, graph.node("ReduceMax", [kept, axis], "sparse.largest", keepdims=0), "sparse")
+        _weigh(graph, head, graph.node("ReduceMax", [kept, axis], "sparse.largest", keepdims=0), "sparse")
     else:
-        graph.node("ReduceSum", [_weigh(scope, head, kept, "sparse.weights"), axis], "sparse", keepdims=0)
+        graph.node("ReduceSum", [_weigh(graph, head, kept, "sparse.weights"), axis], "sparse", keepdims=0)
 
 
-def _weigh(scope: Scope, head: HeadConfig, logits: str, name: str) -> str:
+def _weigh(graph: GraphBuilder, head: HeadConfig, logits: str, name: str) -> str:
     """log(1 + relu), once more where the head says so."""
-    graph = scope.graph
     rows = graph.node("Relu", [logits], f"{name}.relu")
     if head.sparse_activation == "log1p_relu":
-        rows = _log1p(scope, rows, f"{name}.first")
-    return _log1p(scope, rows, name)
+        rows = _log1p(graph, rows, f"{name}.first")
+    return _log1p(graph, rows, name)
 
 
-def _log1p(scope: Scope, rows: str, name: str) -> str:
-    graph = scope.graph
+def _log1p(graph: GraphBuilder, rows: str, name: str) -> str:
     return graph.node("Log", [graph.node("Add", [rows, graph.floats("one", 1.0)], f"{name}.plus_one")], name)

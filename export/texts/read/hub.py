@@ -20,6 +20,7 @@ from huggingface_hub.utils.tqdm import tqdm
 
 from export.errors import ExportError
 from export.progress import Progress
+from export.texts.ready.choose import ENDING, choose_name
 
 _MODULES = "modules.json"
 _ID = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w.+-]*(?:/[\w.+-]+)*))?", re.ASCII)
@@ -62,10 +63,10 @@ def read_hub_id(source: str) -> HubId | None:
     return None if match is None else HubId(match["repo"], match["revision"])
 
 
-def fetch(hub_id: HubId, tell: Progress) -> Snapshot:
+def fetch(hub_id: HubId, tell: Progress, file: str | None = None) -> Snapshot:
     """Download what is needed and not in the cache yet. Raises ExportError in one line.
 
-    tell: called with (what is done, bytes, bytes in all; 0 = not known).
+    file: the ready ONNX file that was chosen. tell: called with (what is done, bytes, bytes in all; 0 = not known).
     """
     title = f"fetching {hub_id.repo} from {constants.ENDPOINT}"
     tell(title, 0, 0)
@@ -76,13 +77,16 @@ def fetch(hub_id: HubId, tell: Progress) -> Snapshot:
             tree = get_cached_repo_tree(hub_id.repo, revision=revision)
         except errors.CachedRepoTreeNotFoundError:  # no network, and a cache that another client filled
             return Snapshot(first, revision.resolved, is_known=False)
-        names = needed_files([file.path for file in tree], read_folders(first / _MODULES))
+        files, folders = [entry.path for entry in tree], read_folders(first / _MODULES)
+        names = needed_files(files, folders) + ready_files(hub_id.repo, files, folders, file)
         path = snapshot_download(
             hub_id.repo,
             revision=revision,
             allow_patterns=[glob.escape(name) for name in names],
             tqdm_class=_bar(lambda done, total: tell(title, done, total)),
         )
+    except ExportError:
+        raise
     except Exception as error:  # the client's own errors, those of its HTTP library, and those of the disk
         raise ExportError(_explain(error, hub_id)) from None
     return Snapshot(Path(path), revision.resolved, is_known=True)
@@ -100,6 +104,18 @@ def needed_files(files: Iterable[str], folders: Sequence[str]) -> list[str]:
         wanted = (*_SETTINGS, *next((form for form in _WEIGHTS if form[0] in names), ()))
         found += [folder + name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)]
     return sorted(found)
+
+
+def ready_files(repo: str, files: Sequence[str], folders: Sequence[str], file: str | None) -> list[str]:
+    """The ready ONNX file that is served, with the numbers beside it; none where the weights are.
+
+    file: None = none was chosen. Raises ExportError as `choose_name` does.
+    """
+    model = next(iter(folders), "")
+    present = [name for name in files if name.endswith(ENDING)]
+    has_weights = any(model + form[0] in files for form in _WEIGHTS)
+    chosen = choose_name(repo, present, file, folder=model, has_weights=has_weights)
+    return [] if chosen is None else [name for name in files if name.startswith(chosen)]
 
 
 def read_folders(modules: Path) -> list[str]:

@@ -27,25 +27,28 @@ _TORCH = "torch.nn."
 _PIPELINE = "config_sentence_transformers.json"
 
 
-def read_labels(source: SourceDirectory, folder: str) -> HeadSpec | None:
-    """Labels by index, the problem and the activation; None and faults when a value is not right."""
+def read_labels(source: SourceDirectory, folder: str, num_logits: int = _DEFAULT_NUM_LABELS) -> HeadSpec | None:
+    """Labels by index, the problem and the activation; None and faults when a value is not right.
+
+    num_logits: how many labels there are where nothing says it.
+    """
     file = f"{folder}config.json"
     num_faults = len(source.faults)
     config = source.read_object(file)
-    labels = _read_names(source, file, config)
+    labels = _read_names(source, file, config, num_logits)
     problem = _read_problem(source, file, config, len(labels))
     activation = _read_activation(source, file, config) or _usual(config, problem, len(labels))
     return None if len(source.faults) > num_faults else HeadSpec(labels=labels, problem=problem, activation=activation)
 
 
-def _read_names(source: SourceDirectory, file: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+def _read_names(source: SourceDirectory, file: str, config: Mapping[str, Any], num_logits: int) -> tuple[str, ...]:
     names = config.get("id2label")
     if names is None:
         count = config.get("num_labels")
-        count = _DEFAULT_NUM_LABELS if count is None else count
+        count = num_logits if count is None else count
         if type(count) is not int or not 1 <= count <= _MAX_LABELS:
             source.refuse(file, "num_labels", count, f"a whole number from 1 to {_MAX_LABELS} is needed")
-            count = _DEFAULT_NUM_LABELS
+            count = num_logits
         return tuple(f"LABEL_{index}" for index in range(count))
     by_index = {int(key): name for key, name in names.items() if key.isdecimal()} if isinstance(names, dict) else {}
     is_whole = isinstance(names, dict) and len(by_index) == len(names) and sorted(by_index) == list(range(len(names)))

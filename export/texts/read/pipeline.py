@@ -132,10 +132,11 @@ def read_prompts(source: SourceDirectory) -> Prompts:
     return Prompts({name: text or "" for name, text in prompts.items()}, default)
 
 
-def read_limit(source: SourceDirectory, modules: Modules, config: EncoderConfig) -> Limit:
-    """The least of what is set, by the first file that sets it.
+def read_limit(source: SourceDirectory, modules: Modules, config: EncoderConfig | None) -> Limit | None:
+    """The least of what is set, by the first file that sets it; None when nothing sets it.
 
-    What tokenizer.json bakes in does not count: it is an artefact of how that file was saved.
+    config: None where the family is not known. What tokenizer.json bakes in does not count: it is an artefact of how
+    that file was saved.
     """
     limits = [
         (_read_limit(source, f"{modules.model}{file}", key), f"{modules.model}{file}: {key}")
@@ -144,13 +145,13 @@ def read_limit(source: SourceDirectory, modules: Modules, config: EncoderConfig)
             ("tokenizer_config.json", "model_max_length"),
         )
     ]
-    if config.max_tokens < _MIN_LENGTH:
+    if config is not None and config.max_tokens < _MIN_LENGTH:
         expected = f"at least {_MIN_LENGTH + config.position_offset} are needed"
         source.refuse(f"{modules.model}config.json", "max_position_embeddings", config.max_positions, expected)
-    limits.append((config.max_tokens, f"{modules.model}config.json: max_position_embeddings"))
-    return min(
-        (Limit(limit, origin) for limit, origin in limits if limit is not None), key=lambda limit: limit.max_tokens
-    )
+    if config is not None:
+        limits.append((config.max_tokens, f"{modules.model}config.json: max_position_embeddings"))
+    found = [Limit(limit, origin) for limit, origin in limits if limit is not None]
+    return min(found, key=lambda limit: limit.max_tokens, default=None)
 
 
 def _read_limit(source: SourceDirectory, file: str, key: str) -> int | None:

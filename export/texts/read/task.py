@@ -84,7 +84,7 @@ def read_head(
     num_faults = len(source.faults)
     config = source.read_object(file)
     spec = None if task == "sparse" else read_labels(source, modules.model)
-    sparse = _read_sparse(source, modules) if task == "sparse" else ("none", "relu")
+    sparse = read_sparse(source, modules) if task == "sparse" else ("none", "relu")
     if len(source.faults) > num_faults:
         return None
     output_dim = encoder.vocab_size if spec is None else len(spec.labels)
@@ -95,7 +95,7 @@ def read_head(
         return None
 
 
-def _read_sparse(source: SourceDirectory, modules: Modules) -> tuple[SparsePooling, SparseActivation]:
+def read_sparse(source: SourceDirectory, modules: Modules) -> tuple[SparsePooling, SparseActivation]:
     """How SPLADE pools; without its module as sentence-transformers does by default."""
     if modules.splade is None:
         return "max", "relu"

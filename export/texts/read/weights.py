@@ -60,6 +60,11 @@ class Weights:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+def has_weights(source: SourceDirectory, folder: str) -> bool:
+    """Whether a model folder has weights of any form, whole or not."""
+    return any(source.has(folder + form) for form in _FORMS)
+
+
 def read_weights(source: SourceDirectory, folder: str) -> Weights | None:
     """The weights of a model folder; None and faults when they are missing or broken. folder: "" or "name/"."""
     num_faults = len(source.faults)

@@ -200,8 +200,11 @@ _FAST = "Fast"
 def choose_class(source: SourceDirectory, folder: str, config: Mapping[str, Any]) -> TokenizerClass | None:
     """The class that `AutoTokenizer` makes; None and a fault when it is not supported.
 
-    config: tokenizer_config.json, which comes before config.json and its model_type.
+    config: tokenizer_config.json, which comes before config.json and its model_type. A tokenizer.json that has neither
+    beside it is taken as it is.
     """
+    if not any(source.has(f"{folder}{name}") for name in (CONFIG, MODEL_CONFIG)):
+        return _PLAIN
     model = source.read_object(f"{folder}{MODEL_CONFIG}")
     model_type = model.get("model_type")
     registered = _REGISTERED.get(model_type) if isinstance(model_type, str) else None

@@ -1,6 +1,6 @@
 """The tensors of an ONNX file, wherever they are, and the numbers that lie beside it.
 
-Nothing outside the file's folder is opened.
+Nothing is opened but what lies beside the file: in its folder, or, as in the hub's cache, where the links lead.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
-from onnx.external_data_helper import load_external_data_for_tensor
 
+from export.checkpoint import is_lfs_stub
 from export.errors import ExportError
 from service.bundle import sha256_file
+
+_STUB_BYTES = 64
+# Two numbers a byte.
+_HALF_BYTES = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1})
 
 
 def load_external(model: ModelProto, path: Path) -> dict[str, str]:
@@ -22,11 +26,13 @@ def load_external(model: ModelProto, path: Path) -> dict[str, str]:
 
     Raises ExportError with every tensor, inside or beside, that is not what it says.
     """
-    if faults := _external_faults(model, path.parent):
+    if faults := _external_faults(model, path):
         raise ExportError(f"{path}: its external data cannot be read", faults)
     names = sorted({place["location"] for _, place in _external(model)})
-    for tensor, _ in _external(model):
-        load_external_data_for_tensor(tensor, str(path.parent))
+    for tensor, place in _external(model):
+        with (path.parent / place["location"]).open("rb") as file:
+            file.seek(int(place.get("offset", "0")))
+            tensor.raw_data = file.read(_num_bytes(tensor))
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]
     if faults := [fault for tensor in all_tensors(model) for fault in _content_faults(tensor)]:
@@ -70,22 +76,41 @@ def _constants(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
                 yield from _tensors(inner)
 
 
-def _external_faults(model: ModelProto, folder: Path) -> list[str]:
-    faults = []
+def _external_faults(model: ModelProto, path: Path) -> list[str]:
+    """A file that cannot be read is told once, with the first tensor that lies in it."""
+    faults: list[str] = []
+    unreadable: set[str] = set()
     for tensor, place in _external(model):
         location = place.get("location", "")
-        where, parts = f"{tensor.name}: {location or 'no file'}", PurePosixPath(location).parts
-        if not parts or PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive or ".." in parts:
-            faults.append(f"{where}: a file beside the graph is needed, no absolute path and no ..")
-        elif not _is_inside(folder / location, folder):
-            faults.append(f"{where}: no such file beside the graph")
+        where = f"{tensor.name}: {location or 'no file'}"
+        if location in unreadable:
+            continue
+        if fault := _place_fault(location, path):
+            unreadable.add(location)
+            faults.append(f"{where}: {fault}")
         else:
-            faults += [f"{where}: {fault}" for fault in _size_faults(tensor, place, (folder / location).stat().st_size)]
+            size = (path.parent / location).stat().st_size
+            faults += [f"{where}: {found}" for found in _size_faults(tensor, place, size)]
     return faults
 
 
-def _is_inside(file: Path, folder: Path) -> bool:
-    return file.is_file() and file.resolve().is_relative_to(folder.resolve())
+def _place_fault(location: str, path: Path) -> str:
+    parts = PurePosixPath(location).parts
+    if not parts or PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive or ".." in parts:
+        return "a file beside the graph is needed, no absolute path and no .."
+    if not _is_beside(path.parent / location, path):
+        return "no such file beside the graph"
+    return "a Git LFS pointer, not the file: run `git lfs pull`" if _is_stub(path.parent / location) else ""
+
+
+def _is_beside(file: Path, path: Path) -> bool:
+    folders = (path.parent.resolve(), path.resolve().parent)
+    return file.is_file() and any(file.resolve().is_relative_to(folder) for folder in folders)
+
+
+def _is_stub(file: Path) -> bool:
+    with file.open("rb") as content:
+        return is_lfs_stub(content.read(_STUB_BYTES))
 
 
 def _size_faults(tensor: TensorProto, place: Mapping[str, str], size: int) -> Iterator[str]:
@@ -98,4 +123,6 @@ def _size_faults(tensor: TensorProto, place: Mapping[str, str], size: int) -> It
 
 
 def _num_bytes(tensor: TensorProto) -> int:
+    if tensor.data_type in _HALF_BYTES:
+        return int(prod(tensor.dims) + 1) // 2
     return int(prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)

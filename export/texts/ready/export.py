@@ -1,0 +1,217 @@
+"""The road of ready text graphs: an ONNX file of a model directory becomes a bundle.
+
+file ─ read_onnx → graph ─ place_weights ┐
+beside it ─ read_about → About ──────────┴─ make_plan → Plan ─ wire → encode.onnx
+       ─ ReadyProof → how rows share calls, probes.safetensors, parity.json ─ seal → manifest.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from export.atomic import new_directory
+from export.errors import ExportError
+from export.modules.contract import operator_faults
+from export.modules.storage import large_tensors, place_weights, write_tensors
+from export.onnx_file import OnnxFile, read_onnx
+from export.progress import quiet
+from export.prove import ProofRequest, opened
+from export.seal import UNPROVED, Exported, Target, created_by, open_tokenizer, write_proof
+from export.texts.read.locate import Location
+from export.texts.read.source import SourceDirectory
+from export.texts.ready.bare import Bare, Ids, open_bare
+from export.texts.ready.inputs import input_dtypes, input_faults
+from export.texts.ready.numbers import MICROSOFT, count_numbers, number_faults, precision_of
+from export.texts.ready.older import OLDEST_OPSET
+from export.texts.ready.plan import Plan, check_own_pooling, make_plan
+from export.texts.ready.proof import ReadyProof
+from export.texts.ready.read import About, read_about
+from export.texts.ready.reference import open_reference
+from export.texts.ready.wiring import Wanted, wire
+from export.texts.space import fingerprint
+from service.bundle import Bundle
+from service.manifest import (
+    SCHEMA_VERSION,
+    TOKENIZER,
+    WEIGHTS,
+    EmbeddingSpec,
+    GraphSpec,
+    Precision,
+    Task,
+    TextManifest,
+    TextSpec,
+)
+from service.runners.base import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A graph that was read, and what is said of it. place: of its file, as the user knows it; name: in the directory.
+
+    source: the directory, whose files are read on when the graph was looked at.
+    """
+
+    place: Path
+    name: str
+    file: OnnxFile
+    precision: Precision
+    about: About
+    source: SourceDirectory
+
+    @property
+    def sha256(self) -> dict[str, str]:
+        """Of every file that the graph lies in, by its path in the directory."""
+        folder = PurePosixPath(self.name).parent
+        return {(folder / name).as_posix(): sha256 for name, sha256 in self.file.sha256.items()}
+
+
+def export_ready(location: Location, name: str, target: Target, request: ProofRequest, task: Task | None) -> Exported:
+    """Export one ONNX file of a model directory as a proved bundle.
+
+    target: with the bundle's name. task: what it is to be used for; None = what the directory says.
+    Raises ExportError with every fault found; then nothing was written.
+    """
+    ready = _read(location.path, name, target, request, task)
+    with new_directory(target.path, force=target.force) as work:
+        (request.progress or quiet)("looking at the graph", 0, 0)
+        write_tensors(work / WEIGHTS, large_tensors(ready.file.model))
+        weights = place_weights(ready.file.model, work)
+        (work / TOKENIZER).write_bytes(ready.about.tokenizer.content)
+        bare = _open(ready, work)
+        with _of_file(ready):
+            plan = make_plan(bare, ready.about, ready.source, name)
+        draft = _draft(ready, plan, _wire(ready, plan, work), target, location)
+        draft = draft.model_copy(update={"weights": weights})
+        open_tokenizer(work, draft)
+        with TemporaryDirectory(dir=work) as scratch, opened(Bundle(work, draft)) as subject:
+            with _of_file(ready):
+                check_own_pooling(bare, subject, plan)
+            reference, why = _reference(ready, draft, Path(scratch), request)
+            proof = ReadyProof(Bundle(work, draft), subject, reference, request.progress)
+            manifest, proved = proof.prove(plan.ways)
+        manifest = write_proof(work, manifest, proved)
+    told = (f"{name}: not compared with PyTorch: {why}",) if why else ()
+    warnings = (*location.warnings, *ready.about.tokenizer.changes, *plan.warnings, *told)
+    return Exported(target.path, manifest, proved.report, warnings)
+
+
+def _read(path: Path, name: str, target: Target, request: ProofRequest, task: Task | None) -> Ready:
+    (request.progress or quiet)(f"reading {path / name}", 0, 0)
+    file = read_onnx(path / name)
+    source = SourceDirectory(path)
+    precision = precision_of(file.model)
+    faults = [*input_faults(file.model), *operator_faults(file.model, (MICROSOFT,)), *number_faults(file.model)]
+    if file.opset < OLDEST_OPSET:
+        faults.append(f"operators of version {file.opset}: {OLDEST_OPSET} or newer is needed")
+    if target.precision not in ("float32", precision):
+        faults.append(f"--precision {target.precision}: it is {precision}, and a ready graph stays what it is")
+    if request.goldens is not None:
+        faults.append("--goldens: a ready graph is proved by the weights beside it, or by itself")
+    source.faults += [f"{name}: {fault}" for fault in faults]
+    about = read_about(source, file, task)
+    source.check()
+    assert about is not None, "nothing is wrong, and nothing was read"
+    return Ready(path / name, name, file, precision, about, source)
+
+
+def _open(ready: Ready, work: Path) -> Bare:
+    about = ready.about
+    ids = Ids(about.vocab_size, about.pad_token_id, about.first_position)
+    with _of_file(ready):
+        return open_bare(ready.file.model, work, input_dtypes(ready.file.model), ids)
+
+
+@contextmanager
+def _of_file(ready: Ready) -> Iterator[None]:
+    """Begin the faults of what is done inside with the file."""
+    try:
+        yield
+    except ExportError as error:
+        if error.faults:
+            raise
+        raise ExportError(f"{ready.place}: {error.message}") from None
+
+
+def _wire(ready: Ready, plan: Plan, work: Path) -> GraphSpec:
+    about, has_pooling = ready.about, ready.about.task == "embedding" and not plan.pools_itself
+    wanted = Wanted(
+        task=about.task,
+        chosen=replace(plan.chosen, pooled=None) if has_pooling else plan.chosen,
+        precision=ready.precision,
+        below=about.below,
+        pooling=plan.pooling.modes if has_pooling else (),
+        head=plan.sparse,
+        first_position=about.first_position,
+    )
+    spec = wire(ready.file, plan.shapes.axes, wanted)
+    (work / spec.file).write_bytes(ready.file.model.SerializeToString(deterministic=True))
+    return spec
+
+
+def _reference(ready: Ready, draft: TextManifest, scratch: Path, request: ProofRequest) -> tuple[Runner | None, str]:
+    """What to compare with; or None and why, where weights are there."""
+    if request.is_unproved_allowed:
+        return None, "--unproved was given"
+    found = open_reference(ready.source.path, ready.about, draft, scratch)
+    return (None, found) if isinstance(found, str) else (found, "")
+
+
+def _draft(ready: Ready, plan: Plan, spec: GraphSpec, target: Target, location: Location) -> TextManifest:
+    about, source = ready.about, ready.source
+    embedding = _embedding(plan, spec, about) if about.task == "embedding" else None
+    return TextManifest(
+        schema_version=SCHEMA_VERSION,
+        name=target.name or "",
+        family=about.family,
+        file=ready.name,
+        source=dict(sorted({**location.recorded, **source.sha256, **ready.sha256}.items())),
+        created_by=created_by(),
+        num_parameters=count_numbers(ready.file.model.graph),
+        proof=UNPROVED,
+        graphs=(spec,),
+        task=about.task,
+        text=TextSpec(
+            max_tokens=plan.limit.max_tokens,
+            max_tokens_source=plan.limit.source,
+            vocab_size=about.vocab_size,
+            pad_token_id=about.pad_token_id,
+            token_dim=plan.width(plan.chosen.tokens),
+            num_token_types=about.num_token_types,
+            prompts=dict(about.prompts.texts),
+            default_prompt_name=about.prompts.default,
+            include_prompt=plan.pooling.include_prompt,
+            batching=plan.ways[0],
+        ),
+        embedding=embedding,
+        embedding_space=_space(ready, embedding) if embedding is not None else None,
+        head=plan.labels,
+        weights=(WEIGHTS,),
+        files={},
+    )
+
+
+def _embedding(plan: Plan, spec: GraphSpec, about: About) -> EmbeddingSpec:
+    return EmbeddingSpec(
+        dim=int(spec.output("pooled").axes[-1]),
+        pooling=plan.pooling.modes,
+        pooling_source=plan.pooling.source,
+        normalize=about.modules.normalize,
+    )
+
+
+def _space(ready: Ready, embedding: EmbeddingSpec) -> str:
+    about = ready.about
+    return fingerprint(
+        {
+            "graph": sorted(ready.file.sha256.values()),
+            "tokenizer": hashlib.sha256(about.tokenizer.content).hexdigest(),
+            "prompts": dict(about.prompts.texts),
+            "default_prompt_name": about.prompts.default,
+            "embedding": embedding.model_dump(mode="json", exclude={"pooling_source"}),
+        }
+    )
