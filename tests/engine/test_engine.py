@@ -275,8 +275,8 @@ async def test_a_bad_choice_of_heads_is_refused_before_anything_is_tokenised(mak
 
 async def test_a_model_with_one_kind_of_token_takes_no_pairs(tmp_path: Path) -> None:
     bundle = fake_bundle(tmp_path)
-    encoder = bundle.manifest.encoder | {"num_token_types": 1}
-    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"encoder": encoder}))
+    text = bundle.manifest.text.model_copy(update={"num_token_types": 1})
+    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"text": text}))
     engine = Engine(bundle, Settings(), runner=FakeRunner())
     with pytest.raises(RequestError, match="takes no pairs") as error:
         await engine.encode(EncodeRequest([Text("the cat"), Text("the cat", "the dog")]))
@@ -290,8 +290,8 @@ async def test_pairs_are_taken_where_their_kinds_of_token_are_known_or_of_no_acc
     tmp_path: Path, num_token_types: int
 ) -> None:
     bundle = fake_bundle(tmp_path)
-    encoder = bundle.manifest.encoder | {"num_token_types": num_token_types}
-    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"encoder": encoder}))
+    text = bundle.manifest.text.model_copy(update={"num_token_types": num_token_types})
+    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"text": text}))
     engine = Engine(bundle, Settings(), runner=FakeRunner())
     assert (await engine.encode(EncodeRequest([Text("the cat", "the dog")]))).num_tokens == 7
     await engine.close(1)
@@ -303,8 +303,8 @@ async def test_pairs_are_taken_where_the_template_gives_them_one_kind_of_token(t
     tokenizer = Tokenizer.from_file(str(tmp_path / TOKENIZER))
     tokenizer.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
     tokenizer.save(str(tmp_path / TOKENIZER))
-    encoder = bundle.manifest.encoder | {"num_token_types": 1}
-    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"encoder": encoder}))
+    text = bundle.manifest.text.model_copy(update={"num_token_types": 1})
+    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"text": text}))
     engine = Engine(bundle, Settings(), runner=FakeRunner())
     assert (await engine.encode(EncodeRequest([Text("the cat", "the dog")]))).num_tokens == 8
     await engine.close(1)

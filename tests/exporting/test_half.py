@@ -108,7 +108,7 @@ def test_no_mask_overflows_beside_scores_near_the_end_of_float16(
             weights[name] = np.full_like(values, 100 * (sign if "query" in name else 1))
     save_file(weights, tmp_path / WEIGHTS)
     manifest = read_text_manifest(half)
-    config = EncoderConfig.from_dict(manifest.encoder)
+    config = EncoderConfig.from_dict(manifest.encoder or {})
     tensors = match_checkpoint(BERT, config, read_header(tmp_path / WEIGHTS)).tensors
     derive(tmp_path, tensors, "float16")
     mask = np.array([[True] * 6, [False] * 6, [True, False] * 3])
@@ -124,7 +124,7 @@ def test_no_mask_overflows_beside_scores_near_the_end_of_float16(
 def test_the_derived_weights_are_the_published_ones_rounded(half: Path, tiny_models: Path) -> None:
     published = load_file(tiny_models / "bert_mean" / "model.safetensors")
     assert (half / WEIGHTS).read_bytes() == (tiny_models / "bert_mean" / "model.safetensors").read_bytes()
-    names = BERT.parameters(EncoderConfig.from_dict(read_text_manifest(half).encoder))
+    names = BERT.parameters(EncoderConfig.from_dict(read_text_manifest(half).encoder or {}))
     derived = load_file(half / DERIVED)
     assert derived.keys() == names.keys()
     for name, values in derived.items():

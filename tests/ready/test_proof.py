@@ -27,6 +27,8 @@ from service.settings import Settings
 from tests.exporting.bundles import TEXTS
 from tests.ready.graphs import DIM, FLOAT, INT8, by_hand, reference, saved
 
+FUSED = "onnx/model_O2.onnx"
+
 
 def manifest_of(path: Path) -> TextManifest:
     return open_text_bundle(path).manifest
@@ -47,6 +49,12 @@ def refusal(source: Path, out: Path, **options: object) -> ExportError:
         export_model(str(source), out, **options)  # type: ignore[arg-type]
     assert not out.exists()
     return caught.value
+
+
+def with_other_weights(folder: Path) -> Path:
+    torch.manual_seed(9)
+    BertModel(BertModel.from_pretrained(folder).config).save_pretrained(folder)
+    return folder
 
 
 async def test_a_float32_file_is_held_to_pytorch(published: Path, tmp_path: Path) -> None:
@@ -89,9 +97,7 @@ def test_other_weights_are_refused(published: Path, tmp_path: Path) -> None:
     """A file that is not of the model beside it."""
     source = tmp_path / "bert"
     shutil.copytree(published, source)
-    torch.manual_seed(9)
-    other = BertModel(BertModel.from_pretrained(source).config)
-    other.save_pretrained(source)
+    with_other_weights(source)
     failed = refusal(source, tmp_path / "out", file=FLOAT)
     assert "the proof against torch" in failed.message
     assert any(fault.startswith("token_embeddings: ") for fault in failed.faults)
@@ -248,3 +254,32 @@ def test_what_cannot_be_served_is_refused_by_name(
     assert "model.onnx" in told
     for word in words:
         assert word in told
+
+
+def fused(source: Path, target: Path, *, is_approximate: bool = False) -> Path:
+    """A copy of a directory with what ONNX Runtime's optimizer makes of its float32 file."""
+    from onnxruntime.transformers import optimizer
+    from onnxruntime.transformers.fusion_options import FusionOptions
+
+    options = FusionOptions("bert")
+    options.enable_gelu_approximation = is_approximate
+    found = optimizer.optimize_model(str(source / FLOAT), "bert", 4, 32, optimization_options=options, opt_level=0)
+    kinds = {node.op_type for node in found.model.graph.node}
+    assert kinds >= {"Attention", "EmbedLayerNormalization", "FastGelu" if is_approximate else "BiasGelu"}
+    shutil.copytree(source, target)
+    found.save_model_to_file(str(target / FUSED))
+    return target
+
+
+def test_fused_operators_are_served_as_they_are(published: Path, tmp_path: Path) -> None:
+    """One `Attention` a layer, whose mask is a length: right under padding on the right, which is all there is."""
+    export_model(str(fused(published, tmp_path / "bert")), tmp_path / "out", file=FUSED)
+    manifest = manifest_of(tmp_path / "out")
+    assert (manifest.proof.kind, manifest.proof.batch_invariant) == ("pytorch", "proved")
+    assert (manifest.precision, manifest.graph("encode").masks) == ("float32", "right")
+
+
+def test_an_approximation_is_told_of_where_it_is_not_equal(published: Path, tmp_path: Path) -> None:
+    source = with_other_weights(fused(published, tmp_path / "bert", is_approximate=True))
+    failed = refusal(source, tmp_path / "out", file=FUSED)
+    assert failed.faults[-1] == f"{FUSED}: FastGelu approximates: --unproved serves it without a comparison"

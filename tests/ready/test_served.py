@@ -70,8 +70,8 @@ def test_a_file_that_is_not_there_ends_the_server_with_those_that_are(published:
     assert f"--file onnx/nope.onnx: ONNX files there: {FLOAT}, {HALF}, {INT8}" in last
 
 
-def test_a_bundle_has_no_files_to_choose_from(tiny_bundle: Path) -> None:
-    done = run_qkv("serve", str(tiny_bundle), "--file", FLOAT, "--port", "0")
+def test_a_bundle_has_no_files_to_choose_from(tensor_bundle: Path) -> None:
+    done = run_qkv("serve", str(tensor_bundle), "--file", FLOAT, "--port", "0")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "--file chooses among the files of a model directory" in done.stderr
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from export.atomic import new_directory
 from export.errors import ExportError
-from export.modules.contract import operator_faults
+from export.modules.contract import all_nodes, operator_faults
 from export.modules.storage import large_tensors, place_weights, write_tensors
 from export.onnx_file import OnnxFile, read_onnx
 from export.progress import quiet
@@ -26,7 +26,7 @@ from export.texts.read.locate import Location
 from export.texts.read.source import SourceDirectory
 from export.texts.ready.bare import Bare, Ids, open_bare
 from export.texts.ready.inputs import input_dtypes, input_faults
-from export.texts.ready.numbers import MICROSOFT, count_numbers, number_faults, precision_of
+from export.texts.ready.numbers import APPROXIMATIONS, MICROSOFT, count_numbers, number_faults, precision_of
 from export.texts.ready.older import OLDEST_OPSET
 from export.texts.ready.plan import Plan, check_own_pooling, make_plan
 from export.texts.ready.proof import ReadyProof
@@ -93,7 +93,8 @@ def export_ready(location: Location, name: str, target: Target, request: ProofRe
                 check_own_pooling(bare, subject, plan)
             reference, why = _reference(ready, draft, Path(scratch), request)
             proof = ReadyProof(Bundle(work, draft), subject, reference, request.progress)
-            manifest, proved = proof.prove(plan.ways)
+            with _of_approximations(ready):
+                manifest, proved = proof.prove(plan.ways)
         manifest = write_proof(work, manifest, proved)
     told = (f"{name}: not compared with PyTorch: {why}",) if why else ()
     warnings = (*location.warnings, *ready.about.tokenizer.changes, *plan.warnings, *told)
@@ -135,6 +136,17 @@ def _of_file(ready: Ready) -> Iterator[None]:
         if error.faults:
             raise
         raise ExportError(f"{ready.place}: {error.message}") from None
+
+
+@contextmanager
+def _of_approximations(ready: Ready) -> Iterator[None]:
+    """Tell of what makes a graph another one than its model, where it is not proved equal to that."""
+    try:
+        yield
+    except ExportError as error:
+        found = sorted({node.op_type for node in all_nodes(ready.file.model.graph)} & APPROXIMATIONS)
+        hint = f"{ready.name}: {', '.join(found)} approximates: --unproved serves it without a comparison"
+        raise ExportError(error.message, [*error.faults, *([hint] if found else [])]) from None
 
 
 def _wire(ready: Ready, plan: Plan, work: Path) -> GraphSpec:

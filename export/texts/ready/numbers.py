@@ -13,6 +13,8 @@ from service.manifest import Precision
 
 # Served beside ONNX's own: what ONNX Runtime's optimizer and its quantization write.
 MICROSOFT = "com.microsoft"
+# Of GELU, by a tanh or a sigmoid.
+APPROXIMATIONS = frozenset({"FastGelu", "QuickGelu"})
 _BLOCKWISE = frozenset({"MatMulNBits", "GatherBlockQuantized"})
 _INTEGERS = ("Quantize", "Integer", "QLinear", "QAttention", "QEmbed", "QGemm", "QOrdered")
 _FEW_BITS = frozenset({TensorProto.INT4, TensorProto.UINT4})
