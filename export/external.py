@@ -28,7 +28,7 @@ def load_external(model: ModelProto, path: Path) -> dict[str, str]:
     """
     if faults := _external_faults(model, path):
         raise ExportError(f"{path}: its external data cannot be read", faults)
-    names = sorted({place["location"] for _, place in _external(model)})
+    names = external_files(model)
     for tensor, place in _external(model):
         with (path.parent / place["location"]).open("rb") as file:
             file.seek(int(place.get("offset", "0")))
@@ -38,6 +38,11 @@ def load_external(model: ModelProto, path: Path) -> dict[str, str]:
     if faults := [fault for tensor in all_tensors(model) for fault in _content_faults(tensor)]:
         raise ExportError(f"{path}: a broken ONNX file", faults)
     return {name: sha256_file(path.parent / name) for name in names}
+
+
+def external_files(model: ModelProto) -> list[str]:
+    """The files that numbers of the graph lie in, as it names them."""
+    return sorted({place.get("location", "") for _, place in _external(model)})
 
 
 def all_tensors(model: ModelProto) -> Iterator[TensorProto]:

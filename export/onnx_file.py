@@ -15,7 +15,7 @@ from onnx import GraphProto, ModelProto, TensorProto, inliner
 
 from export.checkpoint import is_lfs_stub
 from export.errors import ExportError
-from export.external import all_tensors, load_external
+from export.external import all_tensors, external_files, load_external
 from service.bundle import sha256_file
 
 _STUB_BYTES = 64
@@ -50,6 +50,11 @@ def read_onnx(path: Path) -> OnnxFile:
     _drop_defaults(model.graph)
     model.ir_version = max(model.ir_version, _IR_VERSION)
     return OnnxFile(model, sha256)
+
+
+def files_beside(path: Path) -> list[str]:
+    """The files that a graph needs beside its own, as it names them. Raises ExportError when it cannot be read."""
+    return external_files(_parse(path))
 
 
 def _parse(path: Path) -> ModelProto:

@@ -26,8 +26,9 @@ from export.texts.precision import derive
 from export.texts.read.dense import write_dense
 from export.texts.read.locate import Location, check_name, check_pin, locate, name_of
 from export.texts.read.model import Model, read_model
-from export.texts.ready.choose import choose_file
+from export.texts.ready.choose import Choice, choose_file
 from export.texts.ready.export import export_ready
+from export.texts.ready.reference import can_compare
 from export.texts.space import fingerprint
 from export.texts.weights import place_weights
 from service.bundle import Bundle
@@ -59,7 +60,7 @@ def export_texts(
     tell = request.progress or quiet
     name = target.name or name_of(source)
     check_name(name)
-    location = locate(source, tell, file)
+    location = locate(source, tell, Choice(file, is_compared=can_compare(request)))
     if (chosen := choose_file(location.path, file)) is not None:
         return export_ready(location, chosen, replace(target, name=name), request, task)
     tell(f"reading {location.path}", 0, 0)

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from export.texts.ready.numbers import number_faults, precision_of
+from export.texts.ready.numbers import has_scales_of_a_call, number_faults, precision_of
 from tests.ready.graphs import FLOAT, INT8, by_hand
 
 
@@ -56,6 +56,14 @@ def test_by_matrices(table: NDArray[np.float32]) -> None:
 def test_of_files_as_they_are_published(published: Path) -> None:
     assert precision_of(onnx.load(str(published / FLOAT))) == "float32"
     assert precision_of(onnx.load(str(published / INT8))) == "int8"
+
+
+def test_one_scale_for_a_call_is_seen_by_the_operators(published: Path, table: NDArray[np.float32]) -> None:
+    assert has_scales_of_a_call(onnx.load(str(published / INT8)))
+    assert has_scales_of_a_call(with_nodes(table, node("DynamicQuantizeMatMul")))
+    assert not has_scales_of_a_call(onnx.load(str(published / FLOAT)))
+    constant = [node("QuantizeLinear", ""), node("QAttention"), node("MatMulNBits", bits=4)]
+    assert not has_scales_of_a_call(with_nodes(table, *constant))
 
 
 def test_other_numbers_are_refused_by_name(table: NDArray[np.float32]) -> None:

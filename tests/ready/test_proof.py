@@ -24,7 +24,7 @@ from service.engine.request import EncodeRequest, Text
 from service.errors import RequestError
 from service.manifest import TextManifest
 from service.settings import Settings
-from tests.exporting.bundles import TEXTS
+from tests.exporting.bundles import TEXTS, run_graph
 from tests.ready.graphs import DIM, FLOAT, INT8, by_hand, reference, saved
 
 FUSED = "onnx/model_O2.onnx"
@@ -49,6 +49,15 @@ def refusal(source: Path, out: Path, **options: object) -> ExportError:
         export_model(str(source), out, **options)  # type: ignore[arg-type]
     assert not out.exists()
     return caught.value
+
+
+def neighbours_change(file: Path) -> float:
+    """By how much the hidden states of a row differ when others are beside it."""
+    ids = np.random.default_rng(0).integers(5, 100, (4, 9))
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    together = run_graph(file, inputs)["last_hidden_state"][:1]
+    alone = run_graph(file, {name: values[:1] for name, values in inputs.items()})["last_hidden_state"]
+    return float(np.abs(together - alone).max())
 
 
 def with_other_weights(folder: Path) -> Path:
@@ -78,6 +87,8 @@ async def test_a_float32_file_is_held_to_pytorch(published: Path, tmp_path: Path
 
 
 async def test_an_int8_file_of_one_scale_a_tensor_is_served_row_by_row(published: Path, tmp_path: Path) -> None:
+    assert neighbours_change(published / INT8) > 1e-4
+    assert neighbours_change(published / FLOAT) < 1e-6
     exported = export_model(str(published), tmp_path / "out", file=INT8)
     manifest = manifest_of(tmp_path / "out")
     assert (manifest.file, manifest.precision) == (INT8, "int8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 from tests.fixtures.command import run_qkv
+from tests.fixtures.hub import LFS_STUB
 from tests.fixtures.live import LiveServer, serving
 from tests.ready.graphs import FLOAT, HALF, INT8
 
@@ -33,12 +35,18 @@ def test_without_weights_and_without_a_choice_it_is_onnx_model_onnx(
     """The broken file beside it does no harm."""
     with serving(tmp_path / "log", str(without_weights), env=ENV) as server:
         found, model = vectors(server, TEXTS), model_of(server)
+        others = [
+            server.post("/v1/rerank", {"query": "cat", "documents": ["dog"]}),
+            server.post("/v1/classify", {"input": "cat"}),
+        ]
     expected = SentenceTransformer(str(published), device="cpu").encode(TEXTS)
     assert np.abs(found - expected).max() <= 1e-4
     assert (found * expected).sum(axis=1).min() >= 0.99999
     assert (model["file"], model["precision"], model["batch_invariant"]) == (FLOAT, "float32", "proved")
     assert model["include"] == ["embedding", "tokens", "outputs"]
     assert model["attention"] is None
+    for answer in others:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_task")
 
 
 def test_the_int8_file_is_served_when_it_is_chosen_and_gives_the_same_beside_any_neighbours(
@@ -68,6 +76,16 @@ def test_a_file_that_is_not_there_ends_the_server_with_those_that_are(published:
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert f"--file onnx/nope.onnx: ONNX files there: {FLOAT}, {HALF}, {INT8}" in last
+
+
+def test_a_pointer_ends_the_server_by_name(without_weights: Path, tmp_path: Path) -> None:
+    source = tmp_path / "bert"
+    shutil.copytree(without_weights, source)
+    (source / FLOAT).write_bytes(LFS_STUB)
+    done = run_qkv("serve", str(source), "--port", "0", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert f"{source / FLOAT}: a Git LFS pointer, not the file" in last
 
 
 def test_a_bundle_has_no_files_to_choose_from(tensor_bundle: Path) -> None:

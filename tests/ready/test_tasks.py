@@ -11,9 +11,9 @@ import onnx
 import pytest
 import torch
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, BertForSequenceClassification, RobertaModel
+from transformers import AutoModel, AutoTokenizer, BertForSequenceClassification
 
 from export.bundle import export_model
 from export.errors import ExportError
@@ -40,7 +40,7 @@ def manifest_of(path: Path) -> TextManifest:
 async def answer(path: Path, *texts: Text, include: Include) -> EncodeResult:
     engine = Engine.start(open_text_bundle(path), Settings(num_threads=1))
     try:
-        return await engine.encode(EncodeRequest(list(texts), include=frozenset({include})))
+        return await engine.encode(EncodeRequest(list(texts), include=frozenset({include}), truncate="right"))
     finally:
         await engine.close(1)
 
@@ -95,16 +95,58 @@ def test_another_number_of_labels_is_refused(classifier: Path, tmp_path: Path) -
         export_model(str(source), tmp_path / "out", file=FLOAT)
 
 
-async def test_roberta_counts_positions_by_its_own_rule(tiny_models: Path, tmp_path: Path) -> None:
-    """Its exports derive them from the ids: of a text, both come to the same."""
-    source = tmp_path / "roberta"
-    shutil.copytree(tiny_models / "roberta", source)
-    model = RobertaModel.from_pretrained(source, attn_implementation="eager")
-    trace(model, source / FLOAT, ["last_hidden_state"], has_types=False)
+@pytest.mark.parametrize(("name", "max_tokens"), [("roberta", 65), ("distil", 64)])
+async def test_families_count_positions_by_their_own_rule(
+    name: str, max_tokens: int, tiny_models: Path, tmp_path: Path
+) -> None:
+    """RoBERTa's exports derive them from the ids: of a text, both come to the same.
+
+    Neither is fed the kinds of token that its tokenizer may make.
+    """
+    source = tmp_path / name
+    shutil.copytree(tiny_models / name, source)
+    trace(
+        AutoModel.from_pretrained(source, attn_implementation="eager"),
+        source / FLOAT,
+        ["last_hidden_state"],
+        has_types=False,
+    )
     export_model(str(source), tmp_path / "out", file=FLOAT)
     manifest = manifest_of(tmp_path / "out")
     assert (manifest.proof.kind, manifest.proof.batch_invariant) == ("pytorch", "proved")
-    assert manifest.text.max_tokens == 65
+    assert manifest.text.max_tokens == max_tokens
+    inputs = [spec.name for spec in manifest.graph("encode").inputs]
+    assert inputs == ["input_ids", "attention_mask", "pooling_mask"]
+    result = await answer(tmp_path / "out", Text("dog " * 600), include="embedding")
+    assert result.num_tokens == max_tokens
+
+
+async def test_inputs_are_given_by_name_in_the_graphs_own_types(
+    folder: Path, tmp_path: Path, table: NDArray[np.float32]
+) -> None:
+    types = ["token_type_ids", "attention_mask", "position_ids", "input_ids"]
+    dtypes = dict(zip(types, [TensorProto.INT64, *[TensorProto.INT32] * 3], strict=True))
+    model = by_hand(table, dtypes=dtypes)
+    rng = np.random.default_rng(5)
+    places, kinds = (rng.standard_normal((rows, DIM), dtype=np.float32) for rows in (40, 2))
+    for name, values, index in (("places", places, "position_ids"), ("kinds", kinds, "token_type_ids")):
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+        first = model.graph.node[0]
+        first.output[0], made = f"{name}.before", first.output[0]
+        model.graph.node.insert(1, helper.make_node("Gather", [name, index], [f"{name}.rows"]))
+        model.graph.node.insert(2, helper.make_node("Add", [f"{name}.before", f"{name}.rows"], [made]))
+    saved(model, folder / "model.onnx")
+    export_model(str(folder), tmp_path / "out")
+    manifest = manifest_of(tmp_path / "out")
+    found = {spec.name: spec.dtype for spec in manifest.graph("encode").inputs}
+    assert found == {
+        "input_ids": "int32", "attention_mask": "int32", "token_type_ids": "int64", "pooling_mask": "int64"
+    }  # fmt: skip
+    assert (manifest.text.max_tokens, manifest.text.num_token_types) == (40, 2)
+    (item,) = (await answer(tmp_path / "out", Text("hello world"), include="embedding")).items
+    ids = ids_of(folder, "hello world")[0]
+    vectors = table[ids] + places[: len(ids)] + kinds[0]
+    np.testing.assert_allclose(np.array(item.embedding), 2 * vectors.mean(axis=0), rtol=1e-5, atol=1e-6)
 
 
 async def test_labels_that_no_file_names_are_numbered(folder: Path, tmp_path: Path, table: NDArray[np.float32]) -> None:

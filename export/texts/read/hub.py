@@ -9,18 +9,27 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from huggingface_hub import constants, errors, get_cached_repo_tree, resolve_revision, snapshot_download
+from huggingface_hub import (
+    ResolvedRevision,
+    constants,
+    errors,
+    get_cached_repo_tree,
+    resolve_revision,
+    snapshot_download,
+)
 from huggingface_hub.utils.tqdm import tqdm
 
 from export.errors import ExportError
+from export.onnx_file import files_beside
 from export.progress import Progress
-from export.texts.ready.choose import ENDING, choose_name
+from export.texts.ready.choose import ENDING, NO_CHOICE, Choice, choose_name
 
 _MODULES = "modules.json"
 _ID = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w.+-]*(?:/[\w.+-]+)*))?", re.ASCII)
@@ -63,10 +72,10 @@ def read_hub_id(source: str) -> HubId | None:
     return None if match is None else HubId(match["repo"], match["revision"])
 
 
-def fetch(hub_id: HubId, tell: Progress, file: str | None = None) -> Snapshot:
+def fetch(hub_id: HubId, tell: Progress, choice: Choice = NO_CHOICE) -> Snapshot:
     """Download what is needed and not in the cache yet. Raises ExportError in one line.
 
-    file: the ready ONNX file that was chosen. tell: called with (what is done, bytes, bytes in all; 0 = not known).
+    tell: called with (what is done, bytes, bytes in all; 0 = not known).
     """
     title = f"fetching {hub_id.repo} from {constants.ENDPOINT}"
     tell(title, 0, 0)
@@ -78,22 +87,30 @@ def fetch(hub_id: HubId, tell: Progress, file: str | None = None) -> Snapshot:
         except errors.CachedRepoTreeNotFoundError:  # no network, and a cache that another client filled
             return Snapshot(first, revision.resolved, is_known=False)
         files, folders = [entry.path for entry in tree], read_folders(first / _MODULES)
-        names = needed_files(files, folders) + ready_files(hub_id.repo, files, folders, file)
-        path = snapshot_download(
-            hub_id.repo,
-            revision=revision,
-            allow_patterns=[glob.escape(name) for name in names],
-            tqdm_class=_bar(lambda done, total: tell(title, done, total)),
-        )
+        ready = ready_file(hub_id.repo, files, folders, choice.file)
+        names = needed_files(files, folders, has_weights=ready is None or choice.is_compared)
+        get = partial(_get, hub_id.repo, revision, lambda done, total: tell(title, done, total))
+        path = get([*names, *([ready] if ready else [])])
+        if ready is not None and (beside := numbers_beside(path, ready, files)):
+            get(beside)
     except ExportError:
         raise
     except Exception as error:  # the client's own errors, those of its HTTP library, and those of the disk
         raise ExportError(_explain(error, hub_id)) from None
-    return Snapshot(Path(path), revision.resolved, is_known=True)
+    return Snapshot(path, revision.resolved, is_known=True)
 
 
-def needed_files(files: Iterable[str], folders: Sequence[str]) -> list[str]:
-    """Which files of a repository a bundle is made from. folders: of the modules, "" or "name/"."""
+def _get(repo: str, revision: ResolvedRevision, tell: Callable[[int, int], None], names: Iterable[str]) -> Path:
+    """Download files by their very names. -> where they lie"""
+    patterns = [glob.escape(name) for name in names]
+    return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns, tqdm_class=_bar(tell)))
+
+
+def needed_files(files: Iterable[str], folders: Sequence[str], *, has_weights: bool = True) -> list[str]:
+    """Which files of a repository a bundle is made from, ready graphs aside.
+
+    folders: of the modules, "" or "name/". has_weights: the weights are among them.
+    """
     found: list[str] = []
     by_folder: dict[str, list[str]] = {}
     for file in files:
@@ -101,21 +118,31 @@ def needed_files(files: Iterable[str], folders: Sequence[str]) -> list[str]:
         by_folder.setdefault(folder + slash, []).append(name)
     for folder in dict.fromkeys(["", *folders]):
         names = by_folder.get(folder, [])
-        wanted = (*_SETTINGS, *next((form for form in _WEIGHTS if form[0] in names), ()))
+        forms = _WEIGHTS if has_weights else ()
+        wanted = (*_SETTINGS, *next((form for form in forms if form[0] in names), ()))
         found += [folder + name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)]
     return sorted(found)
 
 
-def ready_files(repo: str, files: Sequence[str], folders: Sequence[str], file: str | None) -> list[str]:
-    """The ready ONNX file that is served, with the numbers beside it; none where the weights are.
+def ready_file(repo: str, files: Collection[str], folders: Sequence[str], file: str | None) -> str | None:
+    """The ready ONNX file that is served; None where the weights are.
 
     file: None = none was chosen. Raises ExportError as `choose_name` does.
     """
     model = next(iter(folders), "")
     present = [name for name in files if name.endswith(ENDING)]
     has_weights = any(model + form[0] in files for form in _WEIGHTS)
-    chosen = choose_name(repo, present, file, folder=model, has_weights=has_weights)
-    return [] if chosen is None else [name for name in files if name.startswith(chosen)]
+    return choose_name(repo, present, file, folder=model, has_weights=has_weights)
+
+
+def numbers_beside(path: Path, ready: str, files: Collection[str]) -> list[str]:
+    """The files of a repository that a fetched graph's numbers lie in, as the graph names them.
+
+    Raises ExportError when it cannot be read. What the repository lacks is told when the graph is opened.
+    """
+    folder = PurePosixPath(ready).parent
+    named = ((folder / name).as_posix() for name in files_beside(path / ready))
+    return [name for name in named if name in files]
 
 
 def read_folders(modules: Path) -> list[str]:

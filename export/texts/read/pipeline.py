@@ -48,6 +48,11 @@ class Pooling:
     source: str = "default"
     include_prompt: bool = True
 
+    @property
+    def told(self) -> str:
+        """As messages name it."""
+        return f"{'+'.join(self.modes)} ({self.source})"
+
 
 @dataclass(frozen=True, slots=True)
 class Prompts:

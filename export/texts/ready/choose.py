@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from export.errors import ExportError
@@ -13,6 +14,17 @@ from export.texts.read.weights import has_weights
 ENDING = ".onnx"
 _DEFAULTS = ("onnx/model.onnx", "model.onnx")
 _MAX_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A ready file that was asked for. file: None = none was. is_compared: with the weights beside it."""
+
+    file: str | None = None
+    is_compared: bool = True
+
+
+NO_CHOICE = Choice()
 
 
 def choose_file(path: Path, asked: str | None) -> str | None:

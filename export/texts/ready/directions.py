@@ -1,4 +1,5 @@
-"""How near a quantised or halved graph is to its model: the cosine of their answers to the same texts, in the mean.
+"""How near a graph is to its model where it need not equal it: the cosine of their answers to the same texts, in the
+mean.
 
 Texts and not random ids: those are the worst that a quantised model may meet, and nobody sends them.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from export.errors import ExportError
 from service.bundle import Bundle
 from service.engine.batch import Row, collate
 from service.manifest import TASK_OUTPUTS, TOKENIZER, Precision, TextManifest
@@ -18,7 +20,7 @@ from service.parity.report import Ledger, ParityReport, environment_of
 from service.runners.base import Array, Runner
 
 # The most that 1 - cosine may be.
-LIMITS: Mapping[Precision, float] = {"float16": 1e-3, "int8": 0.05, "int4": 0.15}
+LIMITS: Mapping[Precision, float] = {"float32": 1e-5, "float16": 1e-3, "int8": 0.05, "int4": 0.15}
 _TEXTS = (
     "hello world",
     "How do I reset the password of my laptop?",
@@ -37,10 +39,12 @@ _FEW_VALUES = 3
 
 
 def compare_directions(bundle: Bundle[TextManifest], subject: Runner, reference: Runner) -> ParityReport:
-    """One gate, over the output that answers the task."""
+    """One gate, over the output that answers the task. Raises ExportError when the two are not of one width."""
     manifest = bundle.manifest
     ids = list(_ids(bundle.file(TOKENIZER), manifest))
     found, expected = (_vectors(manifest, runner, ids) for runner in (subject, reference))
+    if found.shape != expected.shape:
+        raise ExportError(f"{TASK_OUTPUTS[manifest.task]}: {found.shape[1]} wide, PyTorch's is {expected.shape[1]}")
     if found.shape[1] < _FEW_VALUES:
         found, expected = found.reshape(1, -1), expected.reshape(1, -1)
     ledger = Ledger({"direction": LIMITS[manifest.precision]})

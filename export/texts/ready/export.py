@@ -26,12 +26,19 @@ from export.texts.read.locate import Location
 from export.texts.read.source import SourceDirectory
 from export.texts.ready.bare import Bare, Ids, open_bare
 from export.texts.ready.inputs import input_dtypes, input_faults
-from export.texts.ready.numbers import APPROXIMATIONS, MICROSOFT, count_numbers, number_faults, precision_of
+from export.texts.ready.numbers import (
+    APPROXIMATIONS,
+    MICROSOFT,
+    count_numbers,
+    has_scales_of_a_call,
+    number_faults,
+    precision_of,
+)
 from export.texts.ready.older import OLDEST_OPSET
 from export.texts.ready.plan import Plan, check_own_pooling, make_plan
 from export.texts.ready.proof import ReadyProof
 from export.texts.ready.read import About, read_about
-from export.texts.ready.reference import open_reference
+from export.texts.ready.reference import check_published, open_reference
 from export.texts.ready.wiring import Wanted, wire
 from export.texts.space import fingerprint
 from service.bundle import Bundle
@@ -77,6 +84,7 @@ def export_ready(location: Location, name: str, target: Target, request: ProofRe
     Raises ExportError with every fault found; then nothing was written.
     """
     ready = _read(location.path, name, target, request, task)
+    check_published(location.path, ready.about, target.name or "", name, ready.sha256[name])
     with new_directory(target.path, force=target.force) as work:
         (request.progress or quiet)("looking at the graph", 0, 0)
         write_tensors(work / WEIGHTS, large_tensors(ready.file.model))
@@ -85,6 +93,7 @@ def export_ready(location: Location, name: str, target: Target, request: ProofRe
         bare = _open(ready, work)
         with _of_file(ready):
             plan = make_plan(bare, ready.about, ready.source, name)
+            plan = replace(plan, has_scales_of_a_call=has_scales_of_a_call(ready.file.model))
         draft = _draft(ready, plan, _wire(ready, plan, work), target, location)
         draft = draft.model_copy(update={"weights": weights})
         open_tokenizer(work, draft)
@@ -93,10 +102,12 @@ def export_ready(location: Location, name: str, target: Target, request: ProofRe
                 check_own_pooling(bare, subject, plan)
             reference, why = _reference(ready, draft, Path(scratch), request)
             proof = ReadyProof(Bundle(work, draft), subject, reference, request.progress)
-            with _of_approximations(ready):
+            with _explained(ready, plan):
                 manifest, proved = proof.prove(plan.ways)
         manifest = write_proof(work, manifest, proved)
-    told = (f"{name}: not compared with PyTorch: {why}",) if why else ()
+    told = [f"{name}: not compared with PyTorch: {why}"] if why else []
+    if reference is None and plan.claimed is not None:
+        told.append(f"{name}: {plan.chosen.pooled} is taken for what {plan.claimed.told} gives: not compared")
     warnings = (*location.warnings, *ready.about.tokenizer.changes, *plan.warnings, *told)
     return Exported(target.path, manifest, proved.report, warnings)
 
@@ -139,14 +150,17 @@ def _of_file(ready: Ready) -> Iterator[None]:
 
 
 @contextmanager
-def _of_approximations(ready: Ready) -> Iterator[None]:
+def _explained(ready: Ready, plan: Plan) -> Iterator[None]:
     """Tell of what makes a graph another one than its model, where it is not proved equal to that."""
     try:
         yield
     except ExportError as error:
-        found = sorted({node.op_type for node in all_nodes(ready.file.model.graph)} & APPROXIMATIONS)
-        hint = f"{ready.name}: {', '.join(found)} approximates: --unproved serves it without a comparison"
-        raise ExportError(error.message, [*error.faults, *([hint] if found else [])]) from None
+        hints = []
+        if plan.claimed is not None:
+            hints.append(f"{ready.name}: {plan.chosen.pooled} is held to what {plan.claimed.told} gives")
+        if found := sorted({node.op_type for node in all_nodes(ready.file.model.graph)} & APPROXIMATIONS):
+            hints.append(f"{ready.name}: {', '.join(found)} approximates: --unproved serves it without a comparison")
+        raise ExportError(error.message, [*error.faults, *hints]) from None
 
 
 def _wire(ready: Ready, plan: Plan, work: Path) -> GraphSpec:

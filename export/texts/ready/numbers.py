@@ -15,6 +15,8 @@ from service.manifest import Precision
 MICROSOFT = "com.microsoft"
 # Of GELU, by a tanh or a sigmoid.
 APPROXIMATIONS = frozenset({"FastGelu", "QuickGelu"})
+# One scale for all of a call: whatever is beside a row changes its numbers.
+_OF_A_CALL = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"})
 _BLOCKWISE = frozenset({"MatMulNBits", "GatherBlockQuantized"})
 _INTEGERS = ("Quantize", "Integer", "QLinear", "QAttention", "QEmbed", "QGemm", "QOrdered")
 _FEW_BITS = frozenset({TensorProto.INT4, TensorProto.UINT4})
@@ -46,6 +48,11 @@ def _precisions(model: ModelProto) -> Iterator[Precision]:
             yield "int4"
         elif tensor.data_type == TensorProto.FLOAT16 and len(tensor.dims) > 1:
             yield "float16"
+
+
+def has_scales_of_a_call(model: ModelProto) -> bool:
+    """Whether activations are quantised by one scale for all rows of a call."""
+    return any(node.op_type in _OF_A_CALL for node in all_nodes(model.graph))
 
 
 def _bits(node: NodeProto) -> int:

@@ -12,6 +12,8 @@ from service.manifest import Meaning, Task
 TOKENS = ("last_hidden_state", "token_embeddings", "text_embeds")
 POOLED = ("sentence_embedding", "pooled", "text_embeds")
 LOGITS = ("logits",)
+# As the manifest calls the pooling of a graph that gives pooled vectors by itself.
+OWN_POOLING = "graph"
 
 
 class OutputError(ValueError):

@@ -13,39 +13,40 @@ from export.texts.read.pipeline import Limit, Pooling, read_pooling
 from export.texts.read.source import SourceDirectory
 from export.texts.read.task import read_sparse
 from export.texts.ready.bare import Bare, Shapes, find_shapes, longest
-from export.texts.ready.outputs import Chosen, OutputError, choose_outputs
+from export.texts.ready.outputs import OWN_POOLING, Chosen, OutputError, choose_outputs
 from export.texts.ready.proof import Batching
 from export.texts.ready.read import About
 from models.head_config import HeadConfig
 from service.manifest import HeadSpec
 from service.runners.base import Runner
 
-OWN_POOLING = "graph"
 _MIN_LENGTH = 3
 _TRY = (1, 9)
 # How far the direction of a pooled output may be from what the pooling of the modules gives, as 1 - cosine.
-_SAME = 1e-3
+_SAME = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """ways: in which rows may share calls, the first that can be proved is taken. pooling: modes `graph` alone = the
-    graph pools itself. labels: of classifiers. sparse: how logits of a vocabulary become one vector.
+    """pooling: modes `graph` alone = the graph pools itself. claimed: what the modules say of that. labels: of
+    classifiers. sparse: how logits of a vocabulary become one vector. has_scales_of_a_call: no rows can share calls.
     """
 
     shapes: Shapes
     chosen: Chosen
     limit: Limit
     pooling: Pooling
+    claimed: Pooling | None = None
     labels: HeadSpec | None = None
     sparse: HeadConfig | None = None
+    has_scales_of_a_call: bool = False
     warnings: tuple[str, ...] = ()
 
     @property
     def ways(self) -> tuple[Batching, ...]:
-        """In which rows may share calls, the best first."""
+        """In which rows may share calls, the best first: the first that can be proved is taken."""
         is_batched = self.shapes.batched.issuperset(name for name in self.chosen.names if name)
-        return ("padded", "alone") if is_batched else ("alone",)
+        return ("padded", "alone") if is_batched and not self.has_scales_of_a_call else ("alone",)
 
     @property
     def pools_itself(self) -> bool:
@@ -97,7 +98,8 @@ def _with_pooling(plan: Plan, about: About, source: SourceDirectory, name: str) 
     if not pooling.include_prompt and any(about.prompts.texts.values()):
         key = "include_prompt"
         source.refuse(pooling.source, key, False, f"true is needed: {name} pools by itself, prompts and all")
-    return replace(plan, pooling=Pooling((OWN_POOLING,), f"{name}: {chosen.pooled}"))
+    own = Pooling((OWN_POOLING,), f"{name}: {chosen.pooled}")
+    return replace(plan, pooling=own, claimed=pooling if has_modules else None)
 
 
 def _with_head(plan: Plan, about: About, source: SourceDirectory, name: str) -> Plan:
@@ -128,9 +130,8 @@ def check_own_pooling(bare: Bare, subject: Runner, plan: Plan) -> None:
     own = bare.answer(inputs)[name][0].astype(np.float64)
     taken = {key: values for key, values in inputs.items() if key != "position_ids"}
     (ours,) = subject.run("encode", taken | {"pooling_mask": np.ones(_TRY, dtype=np.int64)}, ["pooled"])
-    told = f"{'+'.join(plan.pooling.modes)} ({plan.pooling.source})"
     if own.shape != ours[0].shape:
-        raise ExportError(f"{name}: {len(own)} wide, {told} gives {ours.shape[1]}")
+        raise ExportError(f"{name}: {len(own)} wide, {plan.pooling.told} gives {ours.shape[1]}")
     cosine = float(own @ ours[0] / (np.linalg.norm(own) * np.linalg.norm(ours[0]) or 1.0))
     if 1 - cosine > _SAME:
-        raise ExportError(f"{name}: not what {told} gives: the cosine of the two is {cosine:.3f}")
+        raise ExportError(f"{name}: not what {plan.pooling.told} gives: the cosine of the two is {cosine:.3f}")

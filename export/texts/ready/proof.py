@@ -2,7 +2,7 @@
 the PyTorch model of the weights beside it.
 
 In float32 it is held to that model as a built graph is. In fewer bits it is held to itself, and its directions to the
-model's (`directions`).
+model's (`directions`); so is one that pools by itself, whose vectors may have been made of length 1 before.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Literal
 from export.progress import Progress
 from export.prove import NEEDS_REFERENCE, NO_REFERENCE, BothSessions, Proved, proved_by, titled
 from export.texts.ready.directions import compare_directions
+from export.texts.ready.outputs import OWN_POOLING
 from service.bundle import Bundle
 from service.manifest import TextManifest
 from service.parity.battery import Runners, run_battery
@@ -49,7 +50,7 @@ class ReadyProof:
             probes = make_probes(manifest, self.subject)
             return manifest, proved_by("invariance", NO_REFERENCE, probes, {"": battery}, batch_invariant)
         text = self.reference.info().backend
-        if manifest.precision == "float32":
+        if self._is_exact:
             probes = make_probes(manifest, self.reference)
             reports = {"": battery, "probes: ": check_probes(manifest, self.subject, Probes(text, probes, {}))}
         else:
@@ -57,6 +58,12 @@ class ReadyProof:
             directions = compare_directions(Bundle(self.bundle.path, manifest), self.subject, self.reference)
             reports = {"": battery, "texts: ": directions}
         return manifest, proved_by("pytorch", text, probes, reports, batch_invariant)
+
+    @property
+    def _is_exact(self) -> bool:
+        manifest = self.bundle.manifest
+        pools_itself = manifest.embedding is not None and manifest.embedding.pooling == (OWN_POOLING,)
+        return manifest.precision == "float32" and not pools_itself
 
     def _first(self, ways: Sequence[Batching]) -> tuple[TextManifest, ParityReport]:
         for way in ways:
@@ -71,8 +78,7 @@ class ReadyProof:
     def _battery(self, manifest: TextManifest, form: Literal["short", "quick"]) -> ParityReport:
         """The short one looks at the graph alone."""
         runner = BothSessions(self.subject)
-        is_exact = manifest.precision == "float32" and form == "quick"
-        reference = self.reference if is_exact else None
+        reference = self.reference if self._is_exact and form == "quick" else None
         title = "proving invariance" if reference is None else "proving against PyTorch"
         progress = titled(self.progress, title) if form == "quick" else None
         battery = run_battery(manifest, Runners(runner, reference or runner), form=form, progress=progress)
