@@ -13,7 +13,7 @@ from typing import Final, Literal, Self
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION: Literal[3] = 3
+SCHEMA_VERSION: Literal[4] = 4
 MANIFEST = "manifest.json"
 WEIGHTS: Final = "weights.safetensors"
 DERIVED: Final = "derived.safetensors"
@@ -216,7 +216,7 @@ class _Manifest(_Frozen):
     manifest_sha256: of this manifest's canonical form without this field.
     """
 
-    schema_version: Literal[3]
+    schema_version: Literal[4]
     name: str = Field(min_length=1)
     family: str
     source: dict[str, str]

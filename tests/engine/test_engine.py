@@ -118,6 +118,19 @@ async def test_token_ids_are_used_verbatim(make_engine: MakeEngine) -> None:
     await engine.close(1)
 
 
+async def test_rows_that_share_no_calls_come_one_unpadded_row_a_call(tmp_path: Path) -> None:
+    bundle = fake_bundle(tmp_path)
+    text = bundle.manifest.text.model_copy(update={"batching": "alone"})
+    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"text": text}))
+    runner = FakeRunner()
+    engine = Engine(bundle, Settings(), runner=runner)
+    requests = (texts("cat", "the dog is on a river bank", ""), texts("a river"), texts("cat"))
+    answers = await asyncio.gather(*map(engine.encode, requests))
+    lengths = [item.num_used for answer in answers for item in answer.items]
+    assert sorted(runner.shapes) == sorted((1, length) for length in lengths)
+    await engine.close(1)
+
+
 async def test_a_value_that_is_not_finite_is_an_error_for_its_row_alone(make_engine: MakeEngine) -> None:
     fine = FakeRunner().outputs
 
