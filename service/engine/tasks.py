@@ -63,12 +63,13 @@ def check_includes(manifest: TextManifest, include: Collection[Include]) -> None
 
 def _unavailable(manifest: TextManifest, name: Include) -> RequestError:
     what = "attention weights" if name == "attention" else "vectors of tokens"
-    return RequestError(
+    message = (
         f"include: `{manifest.name}` is the ready graph {manifest.file}, which gives no {what}: a bundle made of the "
-        "model's weights does (qkv export without --file)",
-        param="include",
-        code=f"{name}_unavailable",
+        "model's weights does (qkv export without --file)"
     )
+    if name == "attention":
+        return RequestError(message, param="include", code="attention_unavailable")
+    return RequestError(message, param="include", code="outputs_unavailable")
 
 
 def unsupported_task(manifest: TextManifest, asked: str, *, param: str) -> RequestError:
