@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import onnx
 
@@ -121,7 +122,7 @@ def _draft(name: str, location: Location, model: Model, precision: Precision) ->
             max_tokens_source=model.limit.source,
             vocab_size=config.vocab_size,
             pad_token_id=config.pad_token_id,
-            token_dim=model.dense_configs[-1].output_dim if model.dense_configs else config.dim,
+            token_dim=model.token_dim,
             num_token_types=config.num_token_types,
             prompts=dict(prompts.texts),
             default_prompt_name=prompts.default,
@@ -141,7 +142,7 @@ def _draft(name: str, location: Location, model: Model, precision: Precision) ->
 def _embedding(model: Model) -> EmbeddingSpec:
     pooling = model.pooling
     return EmbeddingSpec(
-        dim=model.config.dim * len(pooling.modes),
+        dim=model.embedding_dim,
         pooling=pooling.modes,
         pooling_source=pooling.source,
         normalize=model.normalize,
@@ -150,7 +151,7 @@ def _embedding(model: Model) -> EmbeddingSpec:
 
 def embedding_space(model: Model, precision: Precision) -> str:
     """SHA-256 over all that decides the vectors: two bundles with the same one can share an index."""
-    parts = {
+    parts: dict[str, Any] = {
         "weights": model.weights.identity,
         "tokenizer": hashlib.sha256(model.tokenizer.content).hexdigest(),
         "pooling": model.pooling.modes,
@@ -158,8 +159,10 @@ def embedding_space(model: Model, precision: Precision) -> str:
         "default_prompt_name": model.prompts.default,
         "include_prompt": model.pooling.include_prompt,
         "normalize": model.normalize,
-        "dim": model.config.dim * len(model.pooling.modes),
+        "dim": model.embedding_dim,
         "precision": precision,
         "encoder": model.config.to_dict(),
     }
+    if model.dense and model.dense_configs:
+        parts["dense"] = [[module.to_dict() for module in model.dense_configs], model.dense.sha256()]
     return fingerprint(parts)

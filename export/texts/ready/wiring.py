@@ -91,7 +91,7 @@ def _append(graph: GraphBuilder, axes: Mapping[str, Axes], wanted: Wanted) -> li
         graph.node("Cast", [_TOKENS], "token_embeddings", to=TensorProto.FLOAT)
         outputs.append(_output("token_embeddings", axes[_TOKENS]))
     if wanted.pooling:
-        pool(graph, "token_embeddings", wanted.pooling)
+        pool(graph, "token_embeddings", wanted.pooling, "pooled")
         outputs.append(_output("pooled", ("batch", int(axes[_TOKENS][-1]) * len(wanted.pooling))))
     elif _POOLED in axes:
         graph.node("Cast", [_POOLED], "pooled", to=TensorProto.FLOAT)
