@@ -69,7 +69,7 @@ def _open_reference(bundle: Bundle[Manifest], module: str | None) -> Iterator[Ru
     made_of = manifest.module.source if isinstance(manifest, TensorManifest) else manifest.file
     if made_of.endswith(".onnx"):
         raise StartupError(
-            f"{manifest.name}: made of {made_of}: there is no PyTorch module in the bundle to compare it "
+            f"{manifest.name}: made of {made_of}: there is no PyTorch module to compare it "
             "with; its proof is in parity.json, and its probes are run whenever it is served"
         )
     try:
