@@ -183,7 +183,7 @@ class _Work:
     def _told(self, done: Done, dim: int, probe: EncodeResult, rate: float) -> str:
         text = self.engine.texts.manifest.text
         what = f"[{done.texts}, {dim}] float32 in space {probe.embedding_space}" if dim else f"{done.texts} answers"
-        cut = f"; {done.cut:,} texts were cut to {text.max_tokens} tokens" if done.cut else ""
+        cut = f"; too long and cut to {text.max_tokens} tokens: {done.cut:,}" if done.cut else ""
         return f"{self.out}: {what}, {rate:,.0f} texts/s{cut}"
 
 

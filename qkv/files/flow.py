@@ -118,4 +118,8 @@ async def _write(job: Job, records: list[Record], task: asyncio.Task[EncodeResul
     def write() -> None:
         job.store.append(job.form.chunk(chunk, job.source), records, num_cut=chunk.num_cut)
 
-    await asyncio.to_thread(write)
+    writing = asyncio.create_task(asyncio.to_thread(write))
+    try:
+        await asyncio.shield(writing)
+    finally:
+        await asyncio.wait([writing])  # cancelled too: nobody closes the file under it
