@@ -65,8 +65,11 @@ def calls_alone(waiting: Sequence[Row], max_call_tokens: int) -> list[list[int]]
     return [[value(ticket.row) for ticket in call] for call in iter(queue.take, [])]
 
 
+@pytest.mark.parametrize("num_rows", [90, 300], ids=["few calls", "many calls"])
 @pytest.mark.parametrize("num_before", range(6))
-async def test_calls_of_a_repeatable_batcher_depend_on_the_rows_of_a_request_alone(num_before: int) -> None:
+async def test_calls_of_a_repeatable_batcher_depend_on_the_rows_of_a_request_alone(
+    num_before: int, num_rows: int
+) -> None:
     pause = random.Random(num_before)
     calls: list[list[int]] = []
 
@@ -76,14 +79,14 @@ async def test_calls_of_a_repeatable_batcher_depend_on_the_rows_of_a_request_alo
         time.sleep(pause.random() / 200)
         return echo(role, batch, is_alone)
 
-    first = [row for number in range(300) for row in rows(number, length=4 + number * 7 % 9)]
-    second = rows(*range(300, 320), length=5)
+    first = [row for number in range(num_rows) for row in rows(number, length=4 + number * 7 % 9)]
+    second = rows(*range(num_rows, num_rows + 20), length=5)
     async with batcher(compute, num_workers=3, max_call_tokens=256, is_repeatable=True) as made:
         for number in range(num_before):
             await answers(made, [number])
         calls.clear()
         results = await asyncio.gather(made.submit(first), made.submit(second))
-    assert [int(result["pooled"][0]) for result in [*results[0], *results[1]]] == [*range(320)]
+    assert [int(result["pooled"][0]) for result in [*results[0], *results[1]]] == [*range(num_rows + 20)]
     assert sorted(calls) == sorted(calls_alone(first, 256) + calls_alone(second, 256))
 
 
