@@ -81,6 +81,8 @@ def encode(bundle: Path, texts: Path, out: Path, options: EncodeOptions, overrid
         raise
     except (FileError, ServiceError) as error:
         raise FileError(f"{error}; {work.told_kept()}") from None
+    except OSError as error:  # a full disk
+        raise FileError(f"{error.filename or out}: {error.strerror or error}; {work.told_kept()}") from None
     console().print(told, soft_wrap=True, highlight=False, markup=False)
 
 

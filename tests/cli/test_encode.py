@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -213,8 +215,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("many") / "many.txt"
     with path.open("w") as file:
         for number in range(NUM_MANY):
-            words = (TEXTS[0].split() * 3)[number % 5 : number % 5 + 1 + number * 7 % 17]
-            file.write(f"{number} {' '.join(words)}\n")
+            words = TEXTS[0].split()[number % 4 : number % 4 + 1 + number * 7 % 5]
+            file.write(f"{number % 100} {' '.join(words)}\n")
     return path
 
 
@@ -267,3 +269,37 @@ def test_a_run_that_is_stopped_says_how_to_go_on(
     assert "qkv: stopped; " in done.stderr
     assert f" of {NUM_MANY:,} texts are in {tmp_path / 'out.npy.partial'}: the same command goes on" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_finds_the_disk_full_goes_on_once_there_is_room(
+    encode: Encode, tiny_bundle: Path, many: Path, whole: Path, tmp_path: Path
+) -> None:
+    def fill() -> None:
+        room = whole.stat().st_size * 2 // 3
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+    command = [sys.executable, "-m", "qkv", "encode", str(tiny_bundle), str(many), str(tmp_path / "out.npy")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=fill)
+    assert done.returncode == 1
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith(f"qkv: {tmp_path / 'out.npy'}: File too large; 8,192 of {NUM_MANY:,} texts are in ")
+    encode(str(many), "out.npy")
+    assert (tmp_path / "out.npy").read_bytes() == whole.read_bytes()
+
+
+def test_the_examples_of_the_guide_run_in_their_order(tiny_bundle: Path, tmp_path: Path) -> None:
+    """With the tiny model in the place of the default one, whose width they do not name."""
+    blocks = re.findall(
+        r"^```(bash|python)\n(.*?)^```", (ROOT / "docs/encode.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(blocks) > 2
+    (tmp_path / "bundles").mkdir()
+    (tmp_path / "bundles" / "all-MiniLM-L6-v2").symlink_to(tiny_bundle)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for language, code in blocks:
+        code = f'qkv() {{ {sys.executable} -m qkv "$@"; }}; set -e; {code}' if language == "bash" else code
+        command = ["bash", "-c", code] if language == "bash" else [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == "(3, 32) [7, 8, 9]\n"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,15 +17,19 @@ from hypothesis import strategies as st
 
 from qkv.files import flow
 from qkv.files.flow import Job, Window, run, split
-from qkv.files.outputs import form_of
+from qkv.files.outputs import check_task, form_of
 from qkv.files.records import FileError, Record, Source, read
 from qkv.files.store import Store
 from service.engine.engine import Engine
+from service.engine.formats import native_json
 from service.engine.host import Host
+from service.engine.ranking import classify_json
 from service.engine.request import EncodeRequest, Text
+from service.engine.tasks import includes
+from service.manifest import Task
 from service.runners.base import Array, FakeRunner
 from service.settings import Settings
-from tests.fixtures.fakes import fake_bundle
+from tests.fixtures.fakes import fake_bundle, fake_manifest, fake_runner
 
 WINDOW = Window(max_texts=8, max_chars=40)
 
@@ -45,15 +51,19 @@ def test_chunks_are_full_and_go_on_anywhere(texts: list[str], max_texts: int, ma
 
 
 @asynccontextmanager
-async def job(folder: Path, out: str, runner: FakeRunner, **fields: Any) -> AsyncIterator[Job]:
+async def job(
+    folder: Path, out: str, runner: FakeRunner | None = None, *, task: Task = "embedding", **fields: Any
+) -> AsyncIterator[Job]:
     """A run over `in.txt`."""
     settings = Settings()
-    engine = Engine(fake_bundle(folder), settings, runner=runner, host=Host.alone(settings, is_repeatable=True))
+    bundle = fake_bundle(folder, task=task)
+    host = Host.alone(settings, is_repeatable=True)
+    engine = Engine(bundle, settings, runner=runner or fake_runner(bundle.manifest), host=host)
     source = Source(folder / "in.txt")
     num_texts = len(list(read(source)))
     form = form_of(folder / out)
     store = Store(folder / out, {}, source, header=form.header(num_texts, 4), force=False)
-    request = EncodeRequest([], **fields)
+    request = EncodeRequest([], include=frozenset(includes(bundle.manifest)[:1]), **fields)
     try:
         yield Job(engine, request, source, form, store, num_texts, WINDOW)
     finally:
@@ -88,6 +98,33 @@ async def test_chunks_never_share_a_call_and_calls_are_full(tmp_path: Path) -> N
     async with job(tmp_path, "out.npy", runner) as work:
         await run(work)
     assert runner.shapes == [(8, 3)] * 12 + [(4, 3)]
+
+
+@pytest.mark.parametrize("task", get_args(Task))
+async def test_a_line_is_what_the_route_of_the_task_answers(tmp_path: Path, task: Task) -> None:
+    write(tmp_path, TEXTS[:20])
+    async with job(tmp_path, "out.jsonl", task=task) as work:
+        await run(work)
+        work.store.finish(None)
+        asked = replace(work.request, inputs=[Text(text) for text in TEXTS[:20]])
+        result = await work.engine.encode(asked)
+    if task == "sequence_classification":
+        answer = classify_json(result, "fake", None)
+    else:
+        answer = native_json(result, "fake", "float")
+    expected = json.loads(answer)["data"]
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == expected
+    name = {"sequence_classification": "scores", "token_classification": "entities", "late_interaction": "outputs"}
+    assert all(set(row) == {"index", name.get(task, task), "num_tokens", "truncated"} for row in expected)
+
+
+@pytest.mark.parametrize("out", ["out.npy", "out.parquet"])
+def test_answers_that_are_no_vectors_go_to_lines_alone(out: str) -> None:
+    check_task(Path(out), fake_manifest())
+    told = f"{out}: `fake` is a model for sparse, whose answers go to .jsonl"
+    with pytest.raises(FileError, match=told):
+        check_task(Path(out), fake_manifest(task="sparse"))
+    check_task(Path("out.jsonl"), fake_manifest(task="sparse"))
 
 
 async def test_no_more_of_the_file_is_read_than_is_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
