@@ -168,7 +168,7 @@ class _Work:
             "normalize": options.normalize,
             "keep": list(options.keep),
             "special_tokens": settings.special_tokens,
-            "max_call_tokens": settings.max_call_tokens,
+            "max_call_tokens": self.engine.max_call_tokens,
         }
 
     async def _fill(self, store: Store, request: EncodeRequest, form: Form) -> None:
@@ -194,6 +194,8 @@ def _check_files(source: Source, out: Path, options: EncodeOptions) -> None:
     check_output(out, source)
     if ".parquet" in (source.path.suffix, out.suffix) and find_spec("pyarrow") is None:
         raise StartupError("Parquet needs the package pyarrow: pip install 'qkv[parquet]'")
+    if out.is_dir():
+        raise FileError(f"{out}: is a directory")
     if out.exists() and out.samefile(source.path):
         raise FileError(f"{out}: is the input too")
     if out.exists() and not options.force:

@@ -170,6 +170,8 @@ def test_no_texts_are_no_answers(encode: Encode, tmp_path: Path, out: str) -> No
         (("a.txt", "b.npy", "--prompt-name", "query"), "prompt_name: prompts of this model: none; got another name"),
         (("a.txt", "b.npy", "--dimensions", "33"), "dimensions: 1 to 32 allowed, got 33; nothing was written"),
         (("a.txt", "b.npy", "--embedding-space", "0" * 64), "embedding_space: "),
+        (("a.txt", "dir.npy", "--force"), "dir.npy: is a directory"),
+        (("a.jsonl", "a.jsonl", "--field", "body", "--force"), "a.jsonl: is the input too"),
         (("a.txt", "a.txt.npy"), "a.txt.npy is there, and whole: --force replaces it"),
         (("a.jsonl", "b.npy", "--field", "body", "--keep", "id"), "--keep: .npy holds vectors alone"),
         (
@@ -186,6 +188,7 @@ def test_refusals(encode: Encode, tmp_path: Path, words: Sequence[str], told: st
     write(tmp_path / "a.txt")
     write(tmp_path / "a.jsonl")
     (tmp_path / "a.txt.npy").write_text("whole")
+    (tmp_path / "dir.npy").mkdir()
     (tmp_path / "bad.txt").write_bytes(b"a\nb\n\xff\n")
     (tmp_path / "long.txt").write_text("a\n" + "the dog " * 50)
     before = sorted(tmp_path.iterdir())
