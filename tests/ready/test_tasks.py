@@ -26,6 +26,7 @@ from service.settings import Settings
 from tests.ready.graphs import DIM, FLOAT, by_hand, reference, saved, trace
 
 TEXTS = ("hello world", "a cat is on the river bank")
+NO_DENSE = "a ready graph is served without Dense modules, and not for late interaction"
 
 
 def ids_of(folder: Path, text: str) -> NDArray[np.int64]:
@@ -261,7 +262,15 @@ def test_late_interaction_and_dense_modules_are_refused(
             {"idx": index, "path": "" if index == 0 else str(index), "type": kind} for index, kind in enumerate(types)
         ]
         (folder / "modules.json").write_text(json.dumps(entries))
-    with pytest.raises(
-        ExportError, match="a ready graph is served without Dense modules, and not for late interaction"
-    ):
+    with pytest.raises(ExportError, match=NO_DENSE):
         export_model(str(folder), tmp_path / "out", task=None if modules else "late_interaction")
+
+
+def test_dense_modules_behind_pooling_are_refused(folder: Path, tmp_path: Path, table: NDArray[np.float32]) -> None:
+    saved(with_pooled(table), folder / "model.onnx")
+    write_modules(folder, "mean")
+    entries = json.loads((folder / "modules.json").read_text())
+    entries.append({"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    (folder / "modules.json").write_text(json.dumps(entries))
+    with pytest.raises(ExportError, match=NO_DENSE):
+        export_model(str(folder), tmp_path / "out")
