@@ -22,7 +22,8 @@ from service.manifest import DENSE, LayoutSpec, TensorSpec
 
 _BATCH = "batch"
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+# Whatever exporters write (`x:0`, `onnx::MatMul_3`, `/out/Add_output_0`, `42`), and nothing that a line of text hides.
+_NAME = re.compile(r"[^\s\x00-\x1f\x7f\"'`\\]+")
 _TABLES = ("inputs", "outputs", "max_sizes", "rows")
 # Layouts whose number of columns follows from the length: their last axis is a word of its own.
 _COUNTED = frozenset({"strided", "summary"})
@@ -89,7 +90,7 @@ class _Reader:
         found = {}
         for key, value in tables.items():
             if not _NAME.fullmatch(key):
-                self.faults.append(f"{name}.{key}: letters, digits, _ and . make a name, no digit first")
+                self.faults.append(f"{name}.{key}: a name has no spaces, quotes or backslashes")
             if (table := self._table(f"{name}.{key}", value, kind)) is not None:
                 found[key] = table
                 self._check_axes(f"{name}.{key}.axes", table.axes)  # type: ignore[attr-defined]

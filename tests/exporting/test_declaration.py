@@ -104,7 +104,7 @@ def test_every_preset_declares_itself_rightly(name: str) -> None:
         ("inputs/mask/axes", ["batch", 4], "inputs.mask.axes: a mask is [batch, keys] or [batch, queries, keys]"),
         ("inputs/second", GOOD["inputs"]["mask"], "inputs.second.axes: inputs.mask is a mask of the same axes"),
         ("inputs/globals/of", "x", "inputs.globals.of: the axis that it has positions on is needed (seq), got 'x'"),
-        ("inputs/9x", {"axes": ["batch", "seq", 8]}, "inputs.9x: letters, digits, _ and . make a name"),
+        ("inputs/a x", {"axes": ["batch", "seq", 8]}, "inputs.a x: a name has no spaces, quotes or backslashes"),
         ("outputs/hidden", {"axes": ["batch", "seq", 8]}, "outputs.hidden: an input has that name too"),
         ("outputs/output/axes", ["batch", "length"], "outputs.output.axes: length: an axis of no input (seq, num"),
         ("outputs/output/layer", 1, "outputs.output.layer: only attention has one"),
