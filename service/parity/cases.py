@@ -70,6 +70,7 @@ FORMS: Mapping[str, Form] = {
 }
 # An axis of positions on another one, such as global tokens: few are usual.
 _MAX_INDEX = 3
+_EQUAL_SIZE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,17 @@ def _layouts(manifest: Manifest, form: Form) -> Iterator[Layout]:
             is_small = batch == 1 or batch * layout.longest <= form.max_case_tokens
             if is_small and _is_possible(kind, batch, layout.longest):
                 yield layout
+    yield from _equal_layouts(manifest, batches)
+
+
+def _equal_layouts(manifest: Manifest, batches: Sequence[int]) -> Iterator[Layout]:
+    """Every axis of one size, the batch too where it can be: code that asks whether two sizes are equal."""
+    if len(manifest.max_sizes) < 2:
+        return
+    size = min(_EQUAL_SIZE, *manifest.max_sizes.values())
+    for batch, kind in product(sorted({1, min(size, max(batches))}), mask_kinds(manifest)):
+        if _is_possible(kind, batch, size):
+            yield Layout(0, batch, dict.fromkeys(manifest.max_sizes, size), kind)
 
 
 def _large_layouts(manifest: Manifest, form: Form) -> Iterator[Layout]:
@@ -169,12 +181,14 @@ def _edges(manifest: Manifest) -> set[int]:
 
 
 def _sizes(manifest: Manifest, lengths: Sequence[int], place: int) -> dict[str, int]:
-    """Sizes that differ from axis to axis."""
+    """Sizes that differ from axis to axis, as far as their limits allow: axes that change places must show."""
     counts = {spec.axes[-1] for spec in manifest.graph("encode").inputs if spec.meaning == "index"}
-    sizes = {}
+    sizes: dict[str, int] = {}
     for step, (axis, limit) in enumerate(manifest.max_sizes.items()):
-        size = lengths[(place + step) % len(lengths)]
-        sizes[axis] = min(size, limit, _MAX_INDEX if axis in counts else limit)
+        most = min(limit, _MAX_INDEX) if axis in counts else limit
+        wanted = min(lengths[(place + step) % len(lengths)], most)
+        nearest = sorted(range(1, min(most, wanted + len(sizes)) + 1), key=lambda size: abs(size - wanted))
+        sizes[axis] = next((size for size in nearest if size not in sizes.values()), wanted)
     return sizes
 
 

@@ -31,13 +31,15 @@ EXACT = {"accept": "application/vnd.safetensors"}
 
 
 def layouts(manifest: Manifest) -> Iterator[Layout]:
-    """Every batch under every mask, lengths in turn and different from axis to axis."""
+    """Every batch under every mask, lengths in turn and different from axis to axis, and once the same for all."""
     for place, (batch, kind) in enumerate(product(BATCHES, mask_kinds(manifest))):
         sizes = {
             axis: min(LENGTHS[(place + step) % len(LENGTHS)], 3 if axis == "num_global" else limit)
             for step, (axis, limit) in enumerate(manifest.max_sizes.items())
         }
+        assert len(set(sizes.values())) == len(sizes)
         yield Layout(seed=7, batch=batch, sizes=sizes, kind=kind)
+    yield Layout(seed=7, batch=3, sizes=dict.fromkeys(manifest.max_sizes, 3), kind="right")
 
 
 def packed(values: Array) -> dict[str, object]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from service.manifest import GraphSpec, TextManifest
 from service.parity.cases import FORMS, Case, Form, Layout, make_case, make_cases, pad_inputs
 from service.parity.masks import MASK_KINDS, MaskKind
+from tests.fixtures.cross_bundle import make_cross_bundle
 from tests.fixtures.tensor_bundle import make_tensor_bundle
 from tests.fixtures.toy_encoder import NUM_TYPES, toy_manifest
 
@@ -105,6 +106,21 @@ def test_tensors_are_tried_once_at_a_large_size_that_bytes_allow(tmp_path: Path)
     assert largest(2048, 2**20) == [(1, 256)]
     assert largest(200, 2**20) == [(1, 200)]
     assert largest(2048, 10) == largest(100, 2**20) == []
+
+
+@pytest.mark.parametrize("limits", [(64, 64), (4, 64), (2, 64), (64, 3), (2, 2)])
+@pytest.mark.parametrize("form", FORMS)
+def test_axes_have_sizes_of_their_own_and_equal_ones_once(form: str, limits: tuple[int, int], tmp_path: Path) -> None:
+    """Axes that change places show at different sizes, code that asks whether they are equal at equal ones."""
+    made = make_cross_bundle(tmp_path / "cross").manifest
+    tensors = made.tensors.model_copy(update={"max_sizes": dict(zip(("query_seq", "key_seq"), limits, strict=True))})
+    cases = make_cases(made.model_copy(update={"tensors": tensors}), FORMS[form])
+    equal = [case for case in cases if len(set(case.masks.sizes.values())) == 1]
+    assert all(size <= tensors.max_sizes[axis] for case in cases for axis, size in case.masks.sizes.items())
+    assert len(equal) < len(cases) / 4
+    size = min(5, *limits)
+    assert {(case.batch, *case.masks.sizes.values()) for case in equal} == {(1, size, size), (size, size, size)}
+    assert all_kinds(equal) == all_kinds(cases)
 
 
 def test_cases_repeat() -> None:
