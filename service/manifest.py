@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 SCHEMA_VERSION: Literal[3] = 3
 MANIFEST = "manifest.json"
@@ -75,7 +75,7 @@ class TensorSpec(_Frozen):
     """One input or output of a graph. axes: words are symbolic, numbers are fixed; the first is `batch`.
 
     layer, layout: of attention weights. below: ids of this input are 0 to below - 1; None = any. of: the axis whose
-    positions an index names.
+    positions an index names. range: the least and the most that features may be; None = any, which is not written.
     """
 
     name: str
@@ -86,6 +86,20 @@ class TensorSpec(_Frozen):
     layout: LayoutSpec = DENSE
     below: int | None = None
     of: str = ""
+    range: tuple[float, float] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        if written["range"] is None:
+            del written["range"]
+        return written
+
+    def fill(self, pad_token_id: int) -> float:
+        """What padding holds: an id, no position, or a number that features may be, 0 where it may."""
+        if self.meaning == "features" and self.range is not None:
+            return min(max(0.0, self.range[0]), self.range[1])
+        return {"token_ids": pad_token_id, "index": -1}.get(self.meaning, 0)
 
     @property
     def symbols(self) -> tuple[str, ...]:

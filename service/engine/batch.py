@@ -71,8 +71,7 @@ def _widths(rows: Sequence[Row]) -> dict[str, int]:
 
 def _stack(spec: TensorSpec, rows: Sequence[Row], widths: Mapping[str, int], pad_token_id: int) -> Array:
     shape = [axis if isinstance(axis, int) else widths[axis] for axis in spec.axes[1:]]
-    fill = {"token_ids": pad_token_id, "index": -1}.get(spec.meaning, 0)
-    batch = np.full((len(rows), *shape), fill, dtype=spec.dtype)
+    batch = np.full((len(rows), *shape), spec.fill(pad_token_id), dtype=spec.dtype)
     for index, row in enumerate(rows):
         values = row.inputs.get(spec.name)
         if values is None and spec.meaning not in _MASKS:

@@ -2,8 +2,8 @@
 
 A row of tensors costs the sum of its symbolic sizes, times what stands at each of their positions, and never less than
 its tensors of fixed size. Both are counted in vectors: an axis of numbers is one vector, up to a width, and each other
-axis of numbers says how many there are. So positions of `[batch, seq, 64]` cost 1, of `[batch, seq, 3, 8, 8]` 24, and an
-image of `[batch, 3, 64, 64]` 192. What a module makes of them inside is not known.
+axis of numbers says how many there are. Positions of `[batch, seq, 64]` cost 1, of `[batch, seq, 3, 8, 8]` 24, an image
+of `[batch, 3, 64, 64]` 192. What a module makes of them inside is not known.
 """
 
 from __future__ import annotations

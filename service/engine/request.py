@@ -224,7 +224,7 @@ class TensorItem:
 
 @dataclass(frozen=True, slots=True)
 class TensorResult:
-    """The answer for a whole request, in the order of the batch. num_tokens: what its rows cost, by `service.engine.cost`."""
+    """The answer for a whole request, in the order of the batch. num_tokens: the cost of its rows (`engine.cost`)."""
 
     items: list[TensorItem]
     num_tokens: int

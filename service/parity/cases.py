@@ -234,6 +234,9 @@ def _values(spec: TensorSpec, layout: Layout, masks: Masks, rng: np.random.Gener
     if spec.meaning == "index":
         return _index(spec, shape, masks, rng)
     if spec.dtype.startswith("float"):
+        if spec.range is not None:
+            drawn: Array = np.clip(rng.uniform(*spec.range, shape).astype(spec.dtype), *spec.range)
+            return drawn
         return rng.standard_normal(shape).astype(spec.dtype)
     return rng.integers(0, 2 if spec.below is None else spec.below, shape).astype(spec.dtype)
 
@@ -252,7 +255,7 @@ def pad_inputs(manifest: Manifest, inputs: Mapping[str, Array], sizes: Sizes) ->
     padded = {}
     for spec in manifest.graph("encode").inputs:
         values = inputs[spec.name]
-        fill = {"token_ids": manifest.pad_token_id, "index": -1}.get(spec.meaning, 0)
+        fill = spec.fill(manifest.pad_token_id)
         widths = [
             (0, sizes[axis] - size if isinstance(axis, str) else 0)
             for axis, size in zip(spec.axes[1:], values.shape[1:], strict=True)

@@ -44,6 +44,9 @@ def decided(name: str) -> Decision:
         ("Largest", "equal_shapes", False),
         ("EveryPair", "padded", True),
         ("AcrossPairs", "padded", True),
+        ("Power", "padded", True),
+        ("CausalRight", "padded", False),
+        ("FixedStrides", "equal_shapes", False),
         ("Alone", "alone", False),
     ],
 )
@@ -78,7 +81,8 @@ def test_how_rows_may_share_calls_is_found_out(name: str, batching: str, takes_e
                 "padding is not",
             ],
         ),
-        ("NotFinite", ["outputs.y: 8 of 8 values are not finite, at batch 1", "not finite, at batch 3"]),
+        ("NotFinite", ["outputs.y: 8 of 8 values are not finite, at batch 1.*; .* range = ", "not finite, at batch 3"]),
+        ("CausalMasked", ['outputs.y: .* not finite, under a left mask: rows.masks = "right" if padding']),
         ("LongTurnPadded", ["padding is not harmless: .* y changes"]),
         ("FailsAlone", ["it fails when other rows are asked of it: ValueError: two rows are needed"]),
         ("RightUnsaid", ['under a left mask mean changes by .*rows.masks = "right" if padding on the right']),
@@ -111,6 +115,8 @@ def test_what_rows_must_not_do_is_told(name: str, reasons: list[str]) -> None:
         ("Packed", r"pack_padded_sequence cannot be traced: .* the mask, as models.recurrent .*\(own_modules.py, line"),
         ("Counts", "forward changes calls: what is served keeps no state"),
         ("Renormalised", "forward changes table.weight: what is served keeps no state"),
+        ("WritesInput", r"inputs.x: forward writes into it: work on a copy, as x.clone\(\)"),
+        ("Lazy", "linear.weight: no sizes yet"),
         ("Unlike", r"inputs.z: forward\(x, other\) takes no z"),
     ],
 )
