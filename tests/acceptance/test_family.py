@@ -62,6 +62,7 @@ async def test_a_preset_is_proved_and_served(name: str, tmp_path: Path) -> None:
     bundle = open_bundle(exported.path)
     report = ParityReport.model_validate_json(bundle.file(PARITY).read_bytes())
     assert (bundle.manifest.proof.kind, report.passed, bundle.manifest.batching) == ("pytorch", True, "padded")
+    check_report(bundle.manifest, report)
     assert set(mask_kinds(bundle.manifest)) == {"full", "right", "left", "holes", "empty"}
     app = create_app(Settings(), lambda: bundle)
     async with (
@@ -73,6 +74,19 @@ async def test_a_preset_is_proved_and_served(name: str, tmp_path: Path) -> None:
             await check(client, bundle, make_case(bundle.manifest, layout, index))
         if name == "sliding-window":
             await check_long(client, bundle)
+
+
+def check_report(manifest: Manifest, report: ParityReport) -> None:
+    """The proof that travels with a bundle holds its weights to what is promised of them, closer than its own gates."""
+    worst = {gate.name: gate.worst for gate in report.gates}
+    limits = dict.fromkeys(("attention", "attention_invariance", "row_sum"), 1e-5) | {"masked_columns": 0.0}
+    if manifest.attention_graph is None:
+        assert not worst.keys() & limits.keys()
+        return
+    for name, limit in (limits | {"empty_rows": 0.0}).items():
+        found = worst[name]
+        assert found is not None, name
+        assert found <= limit, (name, found)
 
 
 async def check(client: httpx2.AsyncClient, bundle: Bundle[Manifest], case: Case) -> None:
