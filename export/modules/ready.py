@@ -185,6 +185,8 @@ def _declare(model: ModelProto, warnings: list[str]) -> tuple[dict[str, Any], li
         inputs[value.name] = {"axes": own, "dtype": dtype_of(value)} | meaning
         if meaning.get("meaning") == "mask":
             warnings.append(f"inputs.{value.name}: read as a mask, 1 = attend; --signature says otherwise")
+        elif not meaning and not unclear and "mask" in value.name.lower():
+            warnings.append(f"inputs.{value.name}: read as features, no mask of floats is guessed; --signature says it")
     known = {axis for name in inputs for axis in axes[name]}
     for value in graph.output:
         where = f"outputs.{value.name}"

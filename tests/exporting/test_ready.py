@@ -207,6 +207,13 @@ def test_weights_among_the_inputs_are_no_inputs(tmp_path: Path, ir_version: int)
     np.testing.assert_allclose(found["y"], np.maximum(values @ LINEAR, 0), rtol=1e-5, atol=1e-5)
 
 
+def test_what_looks_like_a_mask_of_floats_is_told_to_be_none(tmp_path: Path) -> None:
+    model = masked_mean()
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.FLOAT
+    told = "inputs.attention_mask: read as features, no mask of floats is guessed; --signature says it"
+    assert open_ready(saved(model, tmp_path / "net.onnx"), None).warnings == (told,)
+
+
 def external(model: onnx.ModelProto, **changes: str) -> None:
     """The table in a file of its own, with entries changed; "" = left out."""
     tensor = model.graph.initializer[0]
