@@ -105,6 +105,12 @@ def takes_empty_rows(manifest: TensorManifest, signature: Signature, runner: Run
     return _takes_empty_rows(open_probe(manifest, signature, runner), _batching(signature))
 
 
+def mask_faults(manifest: TensorManifest, signature: Signature, runner: Runner) -> list[str]:
+    """What a graph does not answer under masks. PyTorch's fused attention gives zeros where a query has no key left,
+    its form in ONNX has NaN there."""
+    return _answers(open_probe(manifest, signature, runner), _is_finite_under_masks)
+
+
 def _runs_at_all(probe: Probe) -> list[str]:
     """At one row of the smallest size, at several, and at the largest: shaped as declared."""
     limits = probe.manifest.max_sizes

@@ -117,6 +117,7 @@ def test_what_rows_must_not_do_is_told(name: str, reasons: list[str]) -> None:
         ("Renormalised", "forward changes table.weight: what is served keeps no state"),
         ("WritesInput", r"inputs.x: forward writes into it: work on a copy, as x.clone\(\)"),
         ("Lazy", "linear.weight: no sizes yet"),
+        ("CausalFused", 'y: .* not finite, under a left mask: rows.masks = "right" if padding on the right is all'),
         ("Unlike", r"inputs.z: forward\(x, other\) takes no z"),
     ],
 )
