@@ -19,11 +19,12 @@ from export.texts.graphs.dense import apply_dense
 from export.texts.graphs.embeddings import embeddings
 from export.texts.graphs.heads import apply_head
 from export.texts.graphs.kind import GraphKind
-from export.texts.graphs.parts import activation, layer_norm, linear
+from export.texts.graphs.parts import feed_forward, layer_norm, linear
 from export.texts.graphs.pooling import pool
 from export.texts.graphs.scope import Scope, open_scope
-from export.texts.graphs.spec import graph_inputs, graph_spec
-from models.config import EncoderConfig
+from export.texts.graphs.spec import graph_inputs, graph_opset, graph_spec
+from models.config import EncoderConfig, Norm
+from models.families.parameters import parameter_of
 from models.head_config import DenseConfig, HeadConfig
 
 
@@ -40,13 +41,14 @@ def build_graph(  # noqa: PLR0913 - one parameter for each thing that may stand 
 
     weights: canonical name → where the tensor lies, in the graph's precision. dense: what those go through.
     """
-    graph = GraphBuilder(f"{config.family}_{kind.role}", weights, opset=kind.opset)
+    graph = GraphBuilder(f"{config.family}_{kind.role}", weights, opset=graph_opset(config, kind))
     for name in graph_inputs(config, pooling):
         graph.input(name)
     scope = open_scope(graph, config, kind)
     hidden = embeddings(scope)
     for layer in range(config.num_layers):
         hidden = _layer(scope, hidden, layer)
+    hidden = _norm(scope, hidden, "final_norm", "pre")
     hidden = apply_dense(graph, dense, hidden)
     rows = graph.node("Cast", [hidden], "token_embeddings.rows", to=TensorProto.FLOAT) if kind.is_half else hidden
     tokens = graph.node("Reshape", [rows, _to_tokens(scope, dense)], "token_embeddings")  # [batch, seq, token_dim]
@@ -68,9 +70,16 @@ def _to_tokens(scope: Scope, dense: Sequence[DenseConfig]) -> str:
 
 def _layer(scope: Scope, hidden: str, layer: int) -> str:
     graph, name = scope.graph, f"layers.{layer}"
-    attended = linear(scope, attention(scope, hidden, layer), f"{name}.attention.output")
+    attended = attention(scope, _norm(scope, hidden, f"{name}.attention_norm", "pre"), layer)
+    attended = linear(scope, attended, f"{name}.attention.output")
     total = graph.node("Add", [attended, hidden], f"{name}.attention.residual")
-    hidden = layer_norm(scope, total, f"{name}.attention_norm")
-    wide = activation(scope, linear(scope, hidden, f"{name}.ffn.up"), f"{name}.ffn.activation")
-    total = graph.node("Add", [linear(scope, wide, f"{name}.ffn.down"), hidden], f"{name}.ffn.residual")
-    return layer_norm(scope, total, f"{name}.ffn_norm")
+    hidden = _norm(scope, total, f"{name}.attention_norm", "post")
+    narrow = feed_forward(scope, _norm(scope, hidden, f"{name}.ffn_norm", "pre"), f"{name}.ffn")
+    total = graph.node("Add", [narrow, hidden], f"{name}.ffn.residual")
+    return _norm(scope, total, f"{name}.ffn_norm", "post")
+
+
+def _norm(scope: Scope, rows: str, name: str, place: Norm) -> str:
+    """Where the config has its norms; the first layer may have none before its attention."""
+    is_there = scope.config.norm == place and scope.graph.has_weight(parameter_of(scope.config, f"{name}.weight"))
+    return layer_norm(scope, rows, name) if is_there else rows
