@@ -91,6 +91,8 @@ class TextModel:
     def _check_size(self, request: EncodeRequest, encodings: Sequence[Encoding]) -> float:
         """Refuse an answer that is too large, as far as can be told before it is computed. -> bytes that are held"""
         lengths = [len(encoding.ids) for encoding in encodings]
+        if "attention" in request.include:
+            attention.check_work(lengths, self.manifest.attention, self._settings.max_attention_bytes)
         num_values = text_answers.num_values(self.manifest, request, lengths)
         num_tokens = sum(lengths) if "tokens" in request.include else 0
         num_bytes = request.answer_bytes
