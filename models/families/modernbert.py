@@ -65,7 +65,7 @@ def _read_kinds(config: Mapping[str, Any], num_layers: Any, faults: list[ConfigF
         if type(step) is int and step > 0:
             return [_LOCAL if layer % step else "full_attention" for layer in range(num_layers)]
         faults.append(ConfigFault("global_attn_every_n_layers", step, "a whole number from 1 is needed"))
-    elif not isinstance(kinds, list) or len(kinds) != num_layers or any(kind not in [*_KINDS] for kind in kinds):
+    elif not isinstance(kinds, list) or len(kinds) != num_layers or any(kind not in tuple(_KINDS) for kind in kinds):
         expected = f"{' or '.join(_KINDS)} is needed for each of {num_layers} layers"
         faults.append(ConfigFault("layer_types", kinds, expected))
     else:
@@ -119,7 +119,7 @@ MODERNBERT = Family(
         "has_norm_bias": False, "has_attention_bias": False, "has_ffn_bias": False,
         "num_token_types": 0, "positions": "rotary", "norm": "pre", "has_first_norm": False, "is_ffn_gated": True,
     },
-    # What transformers would leave out of a default `rope_type`, and what older files had for another one.
+    # Older spellings of rotations that are stretched, or of a part of each head.
     fixed={"rope_scaling": None, "partial_rotary_factor": 1},
     read_more=_read_more,
     weight_names={"embeddings.word.weight": "embeddings.tok_embeddings.weight"}

@@ -1,8 +1,9 @@
 """An encoder as ONNX graphs, from its shape and the offsets of its weights. Needs no torch.
 
 In float32 both graphs hold the same nodes; `attend` also multiplies the attention weights by the mask and gives them
-out. In float16, made for GPUs, `encode` has the fused operator `Attention` in their place; hidden states and matrix
-products are float16, pooling and the softmax whose weights are given out are float32, and so is every output.
+out, and cuts no local layer into chunks. In float16, made for GPUs, `encode` has the fused operator `Attention` in
+their place; hidden states and matrix products are float16, pooling and the softmax whose weights are given out are
+float32, and so is every output.
 """
 
 from __future__ import annotations
