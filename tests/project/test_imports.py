@@ -25,6 +25,7 @@ EXPORT_MAY_USE = (
 # Imported by others on demand only.
 NEED_TORCH = (
     "service/runners/torch.py",
+    "export/modules/assertions.py",
     "export/modules/module.py",
     "export/modules/state.py",
     "export/modules/trace.py",

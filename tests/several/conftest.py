@@ -135,6 +135,6 @@ async def open_served(tmp_path: Path, fakes: Fakes) -> AsyncIterator[OpenServed]
 
 async def until(is_true: Callable[[], bool]) -> None:
     """Poll what sets no event. Raises TimeoutError."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not is_true():  # noqa: ASYNC110 - set by a thread or by the app
             await asyncio.sleep(0.005)
