@@ -59,6 +59,16 @@ def make_pair(folder: Path, family_name: str, architecture: str, seed: int, **ch
     return Pair(reference, theirs, folder, encoder, family.heads[name].read_config(name, config, encoder, output_dim))
 
 
+def changes(family: str, architecture: str, seed: int) -> dict[str, Any]:
+    """What a config says of a head, beside what it says of the encoder."""
+    found: dict[str, Any] = {} if architecture == "ForMaskedLM" else {"num_labels": 1 + seed % 4}
+    if family == "modernbert":
+        found["classifier_activation"] = ("gelu", "silu", "relu", "tanh")[seed % 4]
+        found |= {"classifier_bias": seed % 3 == 0, "decoder_bias": seed % 2 == 0}
+        found["classifier_pooling"] = ("cls", "mean")[seed % 2]
+    return found
+
+
 def make_inputs(pair: Pair, seed: int) -> Arrays:
     """Right padding, the only one under which the first column is the first token for transformers too."""
     rng = np.random.default_rng(seed)
@@ -118,8 +128,7 @@ def assert_close(found: NDArray[Any], expected: NDArray[Any]) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("family", REFERENCES)
 def test_logits_and_attention_equal_transformers(tmp_path: Path, family: str, architecture: str, seed: int) -> None:
-    settings = {} if architecture == "ForMaskedLM" else {"num_labels": 1 + seed % 4}
-    pair = make_pair(tmp_path, family, architecture, seed, **settings)
+    pair = make_pair(tmp_path, family, architecture, seed, **changes(family, architecture, seed))
     inputs = make_inputs(pair, seed)
     logits, attention = their_outputs(pair, inputs)
     found = run_graph(pair, inputs)
