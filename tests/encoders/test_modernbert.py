@@ -15,8 +15,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from export.bundle import export_model
 from export.checkpoint import read_header
@@ -29,6 +28,7 @@ from models.families.known import find_family
 from service.app import create_app
 from service.bundle import open_bundle, read_text_manifest
 from service.settings import Settings
+from tests.encoders.byte_pairs import TEXTS, make_tokenizer
 from tests.encoders.references import REFERENCES, save
 
 torch.set_num_threads(1)
@@ -169,27 +169,7 @@ def test_a_fused_tensor_is_named_once_when_it_does_not_fit(tmp_path: Path) -> No
     assert sum("layers.0.mlp.Wi.weight" in fault for fault in caught.value.faults) == 1
 
 
-TEXTS = ["hello world", "a cat is on the river bank", "", "the dog is fast, the train is slow! " * 15]
 WINDOW = 6
-
-
-def make_tokenizer() -> Any:
-    """As ModernBERT's: bytes, merged by pairs, between [CLS] and [SEP]; no token types."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    )
-    tokenizer.train_from_iterator(TEXTS, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
-    )
-    wrap: Any = PreTrainedTokenizerFast
-    names = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
-    inputs = ["input_ids", "attention_mask"]
-    return wrap(tokenizer_object=tokenizer, model_input_names=inputs, model_max_length=200, **names)
 
 
 @pytest.fixture(scope="session")

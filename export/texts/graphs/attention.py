@@ -12,6 +12,7 @@ masked column is still exactly 0. The values are zeroed here too: what a fully m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 
 from onnx import TensorProto
@@ -28,35 +29,52 @@ def attention(scope: Scope, hidden: str, layer: int) -> str:
     query = linear(scope, hidden, f"{name}.query", scale=1 / sqrt(scope.config.head_dim))
     key = linear(scope, hidden, f"{name}.key")
     value = linear(scope, hidden, f"{name}.value")
-    if not scope.kind.has_attention:
-        value = graph.node("Mul", [value, scope.rows], f"{name}.value.kept")
     reach = scope.reach(layer)
+    if not _gives_weights(scope, reach):
+        value = graph.node("Mul", [value, scope.rows], f"{name}.value.kept")
     query, key = (_turn(scope, reach, projected) for projected in (query, key))
+    if reach.shown is not None:
+        shown = [_meet(scope, reach.shown, part, is_query=part == query) for part in (query, key)]
+        _give_out(scope, reach.shown, _softmax(scope, reach.shown, shown, f"{name}.shown"), layer)
     query = _meet(scope, reach, query, is_query=True)
     key, value = (_meet(scope, reach, projected, is_query=False) for projected in (key, value))
     mix = _fused if scope.kind.is_fused else _explicit
     return _join(scope, reach, mix(scope, reach, (query, key, value), layer), name)
 
 
+def _gives_weights(scope: Scope, reach: Reach) -> bool:
+    return scope.kind.has_attention and reach.shown is None
+
+
+def _give_out(scope: Scope, reach: Reach, weights: str, layer: int) -> str:
+    return scope.graph.node("Mul", [weights, reach.columns], f"attention.{layer}")
+
+
 def _explicit(scope: Scope, reach: Reach, parts: tuple[str, str, str], layer: int) -> str:
     """query, key, value as `[batch, seq, heads, head_dim]`, the query scaled -> context, the same"""
     graph, name = scope.graph, f"layers.{layer}.attention"
-    query, key, value = (
-        graph.node("Transpose", [part], f"{part}.by_head", perm=order)
-        for part, order in zip(parts, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True)
-    )
-    scores = graph.node("MatMul", [query, key], f"{name}.scores")  # [batch, heads, seq, seq]
-    if scope.kind.is_half:
-        scores = graph.node("Cast", [scores], f"{name}.scores.single", to=TensorProto.FLOAT)
-    weights = graph.node(
-        "Softmax", [graph.node("Add", [scores, reach.bias], f"{name}.masked")], f"{name}.softmax", axis=-1
-    )
-    if scope.kind.has_attention:
-        weights = graph.node("Mul", [weights, reach.columns], f"attention.{layer}")
+    weights = _softmax(scope, reach, parts[:2], name)
+    if _gives_weights(scope, reach):
+        weights = _give_out(scope, reach, weights, layer)
     if scope.kind.is_half:
         weights = graph.node("Cast", [weights], f"{name}.weights.half", to=TensorProto.FLOAT16)
+    value = graph.node("Transpose", [parts[2]], f"{parts[2]}.by_head", perm=[0, 2, 1, 3])
     context = graph.node("MatMul", [weights, value], f"{name}.context")
     return graph.node("Transpose", [context], f"{name}.context.tokens", perm=[0, 2, 1, 3])
+
+
+def _softmax(scope: Scope, reach: Reach, parts: Sequence[str], name: str) -> str:
+    """query, key as `[batch, seq, heads, head_dim]`, the query scaled -> weights `[batch, heads, seq, seq]`, float32"""
+    graph = scope.graph
+    query, key = (
+        graph.node("Transpose", [part], f"{part}.by_head", perm=order)
+        for part, order in zip(parts, ([0, 2, 1, 3], [0, 2, 3, 1]), strict=True)
+    )
+    scores = graph.node("MatMul", [query, key], f"{name}.scores")
+    if scope.kind.is_half:
+        scores = graph.node("Cast", [scores], f"{name}.scores.single", to=TensorProto.FLOAT)
+    masked = graph.node("Add", [scores, reach.bias], f"{name}.masked")
+    return graph.node("Softmax", [masked], f"{name}.softmax", axis=-1)
 
 
 def _fused(scope: Scope, reach: Reach, parts: tuple[str, str, str], layer: int) -> str:

@@ -37,18 +37,32 @@ def thresholds(config: EncoderConfig, kind: GraphKind) -> tuple[int, ...]:
     if not config.local_layers:
         return ()
     window = config.local_window
-    if kind.has_attention:
+    if _is_dense(kind):
         return (window + 1,)
     return (window + 1, dense_limit(window) if kind.is_exact else chunk_size(window))
 
 
 def near_reach(graph: GraphBuilder, config: EncoderConfig, kind: GraphKind, all_keys: Reach, places: Places) -> Reach:
-    """Of local layers: dense where their weights are given out, else in chunks. all_keys: of the other layers."""
-    if not kind.has_attention:
-        return _in_chunks(graph, config, kind, all_keys, places)
-    near = _are_near(graph, _column(graph, places.each, "near.queries"), places.each, config.local_window)  # [seq, seq]
-    columns = graph.node("Mul", [all_keys.columns, _single(graph, near)], "near.columns")  # [batch, 1, seq, seq]
-    return replace(all_keys, columns=columns, bias=near_bias(graph, kind, columns))
+    """Of local layers: dense where their weights are given out, else in chunks. all_keys: of the other layers.
+
+    In int8, both: a last bit of the sums would be rounded to another number, and the two graphs give the same ones.
+    """
+    dense = _dense(graph, config, kind, all_keys, places) if kind.has_attention else None
+    if dense is not None and _is_dense(kind):
+        return dense
+    return replace(_in_chunks(graph, config, kind, all_keys, places), shown=dense)
+
+
+def _is_dense(kind: GraphKind) -> bool:
+    """What attention gives is computed by the weights that are given out."""
+    return kind.has_attention and not kind.is_int8
+
+
+def _dense(graph: GraphBuilder, config: EncoderConfig, kind: GraphKind, all_keys: Reach, places: Places) -> Reach:
+    column = _column(graph, places.each, "dense.queries")
+    near = _are_near(graph, column, places.each, config.local_window, "dense.near")  # [seq, seq]
+    columns = graph.node("Mul", [all_keys.columns, _single(graph, near)], "dense.columns")  # [batch, 1, seq, seq]
+    return replace(all_keys, columns=columns, bias=near_bias(graph, kind, columns, "dense.bias"))
 
 
 def _in_chunks(graph: GraphBuilder, config: EncoderConfig, kind: GraphKind, all_keys: Reach, places: Places) -> Reach:
@@ -66,7 +80,7 @@ def _in_chunks(graph: GraphBuilder, config: EncoderConfig, kind: GraphKind, all_
     return replace(
         all_keys,
         columns=columns,
-        bias=near_bias(graph, kind, columns),
+        bias=near_bias(graph, kind, columns, "near.bias"),
         to_queries=_target(graph, config, kind, queries, "to_chunk_queries"),
         to_keys=_target(graph, config, kind, keys, "to_chunk_keys"),
         chunks=Chunks(graph.node("Min", [queries, last], "chunks.query_index"), key_index, joined),
@@ -105,7 +119,7 @@ def _columns(graph: GraphBuilder, positions: tuple[str, str, str], window: int) 
     queries, keys, key_index = positions
     row = graph.node("Unsqueeze", [keys, graph.ints("axis_1", 1)], "chunks.keys.row")  # [chunks, 1, span]
     column = graph.node("Unsqueeze", [queries, graph.ints("axis_2", 2)], "chunks.queries.column")
-    near = _are_near(graph, column, row, window)  # [chunks, chunk, span]
+    near = _are_near(graph, column, row, window, "near")  # [chunks, chunk, span]
     inside = graph.node("Equal", [keys, key_index], "chunks.inside")
     inside = graph.node("Unsqueeze", [inside, graph.ints("axis_1", 1)], "chunks.inside.row")
     near = _single(graph, graph.node("And", [near, inside], "chunks.near"))
@@ -125,9 +139,9 @@ def _target(graph: GraphBuilder, config: EncoderConfig, kind: GraphKind, positio
     return graph.node("Concat", [graph.ints("rest", -1), size, graph.ints("head_axes", *ends)], name, axis=0)
 
 
-def _are_near(graph: GraphBuilder, queries: str, keys: str, window: int) -> str:
-    apart = graph.node("Abs", [graph.node("Sub", [queries, keys], "near.offsets")], "near.distances")
-    return graph.node("LessOrEqual", [apart, whole(graph, window)], "near")
+def _are_near(graph: GraphBuilder, queries: str, keys: str, window: int, name: str) -> str:
+    apart = graph.node("Abs", [graph.node("Sub", [queries, keys], f"{name}.offsets")], f"{name}.distances")
+    return graph.node("LessOrEqual", [apart, whole(graph, window)], name)
 
 
 def _run(graph: GraphBuilder, first: str, start: str, end: str, name: str) -> str:

@@ -45,6 +45,7 @@ class Reach:
     chunks, chunk or span, heads, head_dim]`; for the fused operator, heads are not cut: dim is the last axis.
     turns: cosines and sines of rotary positions, `[seq, head_dim / 2]`; None = there are none.
     chunks: None = there is one, of the whole sequence.
+    shown: by which the weights that are given out are computed; None = by those that the values are mixed by.
     """
 
     columns: str
@@ -53,6 +54,7 @@ class Reach:
     to_keys: str
     turns: tuple[str, str] | None = None
     chunks: Chunks | None = None
+    shown: Reach | None = None
 
 
 def open_places(graph: GraphBuilder) -> Places:
@@ -73,7 +75,7 @@ def mask_bias(graph: GraphBuilder, kind: GraphKind, columns: str, name: str) -> 
     return graph.node("Mul", [masked, lowest], name)
 
 
-def near_bias(graph: GraphBuilder, kind: GraphKind, columns: str) -> str:
+def near_bias(graph: GraphBuilder, kind: GraphKind, columns: str, name: str) -> str:
     """The bias of local layers, in the type that their attention takes."""
-    bias = mask_bias(graph, kind, columns, "near.bias")
-    return graph.node("Cast", [bias], "near.bias.half", to=TensorProto.FLOAT16) if kind.is_fused else bias
+    bias = mask_bias(graph, kind, columns, name)
+    return graph.node("Cast", [bias], f"{name}.half", to=TensorProto.FLOAT16) if kind.is_fused else bias
