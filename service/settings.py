@@ -86,7 +86,7 @@ class Settings(BaseSettings):
         2**31,
         ge=1024,
         le=_MOST_BYTES,
-        description="Most bytes that the attention weights of one text take while it is computed, all layers together.",
+        description="Most bytes that the attention weights of one call take while it is computed, all layers together.",
     )
 
     # how it queues

@@ -59,8 +59,7 @@ def check_work(lengths: Sequence[int], spec: AttentionSpec, limit: int) -> None:
 
     The graph computes the weights of every layer, and they are there together, whichever were asked for.
     """
-    row_bytes = int(_SAFETENSORS_BYTES_PER_VALUE) * spec.layers * spec.heads
-    longest, allowed = max(lengths, default=0), isqrt(limit // row_bytes)
+    longest, allowed = max(lengths, default=0), isqrt(limit // _bytes_per_pair(spec))
     if longest > allowed:
         raise RequestError(
             f"include: attention of texts of up to {allowed} tokens allowed, got {longest}: all {spec.layers} layers "
@@ -68,6 +67,16 @@ def check_work(lengths: Sequence[int], spec: AttentionSpec, limit: int) -> None:
             param="include",
             code="output_too_large",
         )
+
+
+def may_share_a_call(length: int, spec: AttentionSpec, max_call_tokens: int, limit: int) -> bool:
+    """Whether a call full of texts of that length, and none longer, gives weights within the limit."""
+    return max_call_tokens * length * _bytes_per_pair(spec) <= limit
+
+
+def _bytes_per_pair(spec: AttentionSpec) -> int:
+    """Of a query and a key, what the graph's weights of all layers take."""
+    return int(_SAFETENSORS_BYTES_PER_VALUE) * spec.layers * spec.heads
 
 
 def check_response_size(  # noqa: PLR0913 - each is a part of the size or of its refusal

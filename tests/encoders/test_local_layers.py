@@ -24,12 +24,12 @@ GATES, HALF = (gates_for(precision, "CPUExecutionProvider") for precision in ("f
 torch.set_num_threads(1)
 
 
-def make_model(window: int, *, num_local: int = 2) -> torch.nn.Module:
-    """Local layers before one that is not, over more positions than a few chunks have."""
+def make_model(window: int, *, num_local: int = 2, num_layers: int = 3) -> torch.nn.Module:
+    """Local layers before those that are not, over more positions than a few chunks have."""
     return REFERENCE.model(
         7,
-        num_hidden_layers=3,
-        layer_types=["sliding_attention"] * num_local + ["full_attention"] * (3 - num_local),
+        num_hidden_layers=num_layers,
+        layer_types=["sliding_attention"] * num_local + ["full_attention"] * (num_layers - num_local),
         local_attention=max(1, 2 * window),
         max_position_embeddings=8192,
     )
@@ -74,6 +74,8 @@ def test_where_numbers_are_rounded_padding_changes_nothing(precision: Precision,
         if precision == "float16":
             expected, _ = run_reference(REFERENCE, model, inputs)
             assert relative_difference(found, expected, mask[:, :, None]).max() <= HALF.hidden, seq
+        else:  # a last bit more or less would be another whole number
+            np.testing.assert_array_equal(saved.graphs["attend"].run(["token_embeddings"], inputs)[0], found)
         for width in (1, 3, 70):
             wider = {name: np.pad(values, [(0, 0), (0, width)]) for name, values in inputs.items()}
             padded = saved.graphs["encode"].run(["token_embeddings"], wider)[0][:, :seq]
@@ -104,6 +106,33 @@ def test_a_long_sequence_is_scored_within_the_window_alone(window: int, tmp_path
         assert span == chunk + 2 * window <= chunk_size(window) + 2 * window
         num_chunks = rows // 2
         assert 0 <= num_chunks * chunk - seq < num_chunks
+
+
+def sizes_inside(folder: Path, inputs: Arrays) -> dict[str, int]:
+    """How many numbers each tensor has that `encode` computes, by the names of its nodes."""
+    nodes = {node.name: node for node in onnx.load(str(folder / "encode.onnx"), load_external_data=False).graph.node}
+    needed: dict[str, None] = {}
+    names = ["token_embeddings"]
+    while names:
+        name = names.pop()
+        if name in nodes and name not in needed:
+            needed[name] = None
+            names += nodes[name].input
+    return {name: values.size for name, values in zip(needed, run_with(folder, tuple(needed), inputs), strict=True)}
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_no_tensor_of_a_long_sequence_grows_with_its_square(precision: Precision, tmp_path: Path) -> None:
+    """Of twice the tokens, none is more than about twice as large; a fourth layer, not local, shows what would be."""
+    for num_local, most in ((4, 2.2), (3, 4.0)):
+        folder = tmp_path / str(num_local)
+        saved = save(make_model(5, num_local=num_local, num_layers=4), folder, precision)
+        sizes = [sizes_inside(folder, two_rows(make_inputs(saved.config, "full", seq=n, seed=0))) for n in (512, 1024)]
+        growth = {name: after / sizes[0][name] for name, after in sizes[1].items() if sizes[0][name] > 2}
+        assert max(growth.values()) <= most
+        squares = {name for name, times in growth.items() if times > 2.2}
+        assert bool(squares) == (num_local < 4), squares
+        assert not any(name.startswith(("layers.0.", "layers.1.", "layers.2.")) for name in squares)
 
 
 def test_angles_are_those_of_transformers_at_every_position(tmp_path: Path) -> None:

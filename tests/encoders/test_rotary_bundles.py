@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from export.texts.graphs.local import chunk_size
 from models.config import EncoderConfig
 from service.bundle import read_text_manifest
 from service.manifest import Precision
+from service.parity import battery
+from service.parity.cases import FORMS
 from service.parity.report import ParityReport
 from service.runners.ort import open_session
 from tests.encoders.byte_pairs import make_tokenizer
@@ -44,8 +47,11 @@ def save_directory(name: str, folder: Path) -> Any:
 
 @pytest.mark.parametrize("precision", LEAST_COSINE)
 @pytest.mark.parametrize("name", SIZES)
-def test_a_bundle_passes_every_gate_of_its_precision(name: str, precision: Precision, tmp_path: Path) -> None:
-    """In vectors of lengths below, at and above where a second chunk begins."""
+def test_a_bundle_passes_every_gate_of_its_precision(
+    name: str, precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The battery tries every length, among them those where a second chunk begins; of batches, one of several rows."""
+    monkeypatch.setattr(battery, "FORMS", {"quick": replace(FORMS["quick"], batches=(3,))})
     model, out = save_directory(name, tmp_path / "model"), tmp_path / "out"
     assert export_model(str(tmp_path / "model"), out, precision=precision).manifest.precision == precision
     manifest = read_text_manifest(out)

@@ -114,6 +114,17 @@ async def test_attention_of_a_text_too_long_for_memory_is_refused_before_anythin
     await engine.close(1)
 
 
+async def test_attention_of_several_texts_in_a_call_fits_in_memory_too(make_engine: MakeEngine) -> None:
+    """3 tokens beside others in a call of 32 take at most 1,536 bytes, of 4 tokens 2,048."""
+    runner = FakeRunner()
+    engine = make_engine(runner, max_attention_bytes=1600, max_call_tokens=32)
+    await engine.encode(texts(*["cat"] * 4, *["dog dog"] * 2, include=frozenset({"attention"})))
+    assert sorted(runner.shapes) == [(1, 4), (1, 4), (4, 3)]
+    await engine.encode(texts(*["dog dog"] * 2))
+    assert runner.shapes[-1] == (2, 4)
+    await engine.close(1)
+
+
 async def test_one_bad_row_of_a_request_refuses_it_before_anything_runs(make_engine: MakeEngine) -> None:
     runner = FakeRunner()
     engine = make_engine(runner)
