@@ -38,7 +38,12 @@ def save_directory(name: str, folder: Path) -> Any:
     """A random model of some width with its tokenizer, as `save_pretrained` writes them. -> the model"""
     tokenizer = make_tokenizer()
     tokenizer.save_pretrained(folder)
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
+    sizes: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "intermediate_size": 96,
+    }
     sizes |= {"num_hidden_layers": 2, "max_position_embeddings": 96, "pad_token_id": 3}
     model: Any = REFERENCES[name].model(4, **sizes, **SIZES[name])
     model.save_pretrained(folder)
