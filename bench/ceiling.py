@@ -18,7 +18,7 @@ import numpy as np
 from bench.texts import open_tokenizer
 from service.bundle import Bundle, open_text_bundle
 from service.engine.batch import Row, collate
-from service.engine.policy import CallQueue, Ticket
+from service.engine.policy import CallQueue, Ticket, call_tokens
 from service.manifest import TOKENIZER, TextManifest
 from service.runners.base import Array
 from service.runners.cpus import usable_cpus
@@ -50,10 +50,10 @@ def layouts(num_cpus: int | None = None) -> list[Layout]:
 class Ceiling:
     """The graph `encode` of one bundle under every thread layout."""
 
-    def __init__(self, bundle_dir: Path, *, max_call_tokens: int) -> None:
+    def __init__(self, bundle_dir: Path) -> None:
         self.bundle: Bundle[TextManifest] = open_text_bundle(bundle_dir)
         self._graph = self.bundle.manifest.graph("encode")
-        self._max_call_tokens = max_call_tokens
+        self._max_call_tokens = call_tokens(self.bundle.manifest.precision)
         self._tokenizer = open_tokenizer(bundle_dir / TOKENIZER)
         graph_file = self.bundle.file(self._graph.file)
         self._sessions = {

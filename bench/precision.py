@@ -25,7 +25,6 @@ from service.manifest import TOKENIZER
 _KINDS = ("short", "passage", "mixed")
 _CLIENTS = (1, 32)
 _NUM_TEXTS = 256
-_MAX_CALL_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each, in turns")
     parser.add_argument("--window-s", type=float, default=2.0, help="seconds of one measurement")
     options = parser.parse_args()
-    pair = [Ceiling(path, max_call_tokens=_MAX_CALL_TOKENS) for path in (options.bundle, options.other)]
+    pair = [Ceiling(path) for path in (options.bundle, options.other)]
     names = [f"{one.bundle.manifest.name} {one.bundle.manifest.precision}" for one in pair]
     table = Table(title=f"{names[0]} against {names[1]}")
     for heading in ("texts", "clients", *(f"{name}: by s" for name in names), "ratio"):

@@ -269,8 +269,8 @@ class TextManifest(_Manifest):
     embedding: of the task `embedding` alone, as is embedding_space: SHA-256 over all that decides the vectors (weights,
     tokenizer, pooling, prompts, normalisation, dimension, precision).
     head: of classifiers of texts and of tokens; head_config: the shape of what stands on the encoder
-    (`models.head_config.HeadConfig`), None where nothing does. dense: the shapes of the modules that the vectors of
-    tokens go through (`models.head_config.DenseConfig`), in their order.
+    (`models.head_config.HeadConfig`), None where nothing does. dense: the shapes of the modules
+    (`models.head_config.DenseConfig`) that the pooled vector goes through, or those of tokens where nothing is pooled.
     weights: the files that hold the graphs' weights.
     """
 

@@ -6,6 +6,7 @@ The engine knows `Observer` only. `Metrics` has a registry of its own: two apps 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Protocol
 
@@ -49,6 +50,17 @@ class NullObserver:
 NO_OBSERVER: Observer = NullObserver()
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is told of a loaded model: what runs it, most padded tokens in a call, and what is read at every scrape."""
+
+    info: RunnerInfo
+    max_call_tokens: int
+    is_ready: Callable[[], float]
+    queue_tokens: Callable[[], float]
+    running: Callable[[], float]
+
+
 class Metrics:
     """The numbers of one app, as Prometheus reads them."""
 
@@ -76,7 +88,7 @@ class Metrics:
         self._running = gauge("qkv_running_calls", "Calls of the model running now.", ["model"])
         self._in_flight = gauge("qkv_requests_in_flight", "Requests being answered.")
         self._max_queue = gauge("qkv_max_queue_tokens", "Tokens that may wait or run: QKV_MAX_QUEUE_TOKENS.")
-        self._max_call = gauge("qkv_max_call_tokens", "Padded tokens that fit in one call: QKV_MAX_CALL_TOKENS.")
+        self._max_call = gauge("qkv_max_call_tokens", "Padded tokens that fit in one call.", ["model"])
         self._runner = Info("qkv_runner", "What really runs, from the loaded session.", ["model"], registry=registry)
         ProcessCollector(registry=registry)
         # Looking a child up by its labels costs more than counting does.
@@ -119,26 +131,18 @@ class Metrics:
         """It held attention weights too."""
         self._attention.labels(model).inc()
 
-    def limits_set(self, max_queue_tokens: int, max_call_tokens: int) -> None:
-        """What the queue and the calls are measured against."""
+    def limit_set(self, max_queue_tokens: int) -> None:
+        """What the queue is measured against."""
         self._max_queue.set(max_queue_tokens)
-        self._max_call.set(max_call_tokens)
 
     def watch_service(self, is_ready: Callable[[], float], in_flight: Callable[[], float]) -> None:
         """Read these at every scrape."""
         self._ready.set_function(is_ready)
         self._in_flight.set_function(in_flight)
 
-    def watch_model(
-        self,
-        model: str,
-        info: RunnerInfo,
-        *,
-        is_ready: Callable[[], float],
-        queue_tokens: Callable[[], float],
-        running: Callable[[], float],
-    ) -> None:
+    def watch_model(self, model: str, watched: Watched) -> None:
         """Name what runs, in the place of what ran before, and read the rest at every scrape."""
+        info = watched.info
         self._runner.labels(model).info(
             {
                 "backend": info.backend,
@@ -147,13 +151,14 @@ class Metrics:
                 "num_workers": str(info.num_workers),
             }
         )
-        self._model_ready.labels(model).set_function(is_ready)
-        self._queue.labels(model).set_function(queue_tokens)
-        self._running.labels(model).set_function(running)
+        self._max_call.labels(model).set(watched.max_call_tokens)
+        self._model_ready.labels(model).set_function(watched.is_ready)
+        self._queue.labels(model).set_function(watched.queue_tokens)
+        self._running.labels(model).set_function(watched.running)
 
     def forget_model(self, model: str) -> None:
         """It is loaded no longer. What it was asked stays counted."""
-        for metric in (self._runner, self._model_ready, self._queue, self._running):
+        for metric in (self._runner, self._max_call, self._model_ready, self._queue, self._running):
             metric.remove(model)
 
     def render(self) -> bytes:

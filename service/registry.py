@@ -15,7 +15,7 @@ from service.background import in_thread, return_memory
 from service.engine.engine import Engine
 from service.errors import NotFoundError, NotReadyError, RequestError
 from service.exchange import Exchange
-from service.metrics import Metrics
+from service.metrics import Metrics, Watched
 
 # Names in a message: a server may have more models than a caller reads.
 _MAX_LISTED = 10
@@ -112,10 +112,13 @@ class Registry:
         served = self._served[engine.manifest.name] = Served(engine, watch)
         self._metrics.watch_model(
             served.name,
-            engine.runner_info(),
-            is_ready=lambda: engine.health().is_ready,
-            queue_tokens=lambda: engine.health().queued_tokens,
-            running=lambda: engine.health().running_calls,
+            Watched(
+                engine.runner_info(),
+                engine.max_call_tokens,
+                is_ready=lambda: engine.health().is_ready,
+                queue_tokens=lambda: engine.health().queued_tokens,
+                running=lambda: engine.health().running_calls,
+            ),
         )
         if before is not None:
             self._retire(before)

@@ -93,7 +93,9 @@ class Settings(BaseSettings):
     max_queue_tokens: int = Field(
         1_000_000, ge=1, le=_MOST, description="Most tokens waiting or running; above it 429."
     )
-    max_call_tokens: int = Field(1024, ge=1, le=_MOST, description="Most padded tokens in one call of the model (CPU).")
+    max_call_tokens: int | None = Field(
+        None, ge=1, le=_MOST, description="Most padded tokens in one call of a model; by default 1024, in int8 512."
+    )
     request_timeout_s: float = Field(300.0, gt=0, le=86_400, description="Longest life of a request; then 504.")
 
     # where it runs

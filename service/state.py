@@ -41,7 +41,7 @@ class Service:
         self.models = Registry(self.metrics)
         self._queue = QueueBudget(self.settings.max_queue_tokens)
         self._answers = AnswerBudget(self.settings.max_answers_bytes)
-        self.metrics.limits_set(self.settings.max_queue_tokens, self.settings.max_call_tokens)
+        self.metrics.limit_set(self.settings.max_queue_tokens)
         self.metrics.watch_service(lambda: self.unready_reason() is None, lambda: self.num_in_flight)
 
     def host_of(self, model: str) -> Host:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import onnx
 
@@ -124,7 +125,7 @@ def _draft(name: str, location: Location, model: Model, precision: Precision) ->
             max_tokens_source=model.limit.source,
             vocab_size=config.vocab_size,
             pad_token_id=config.pad_token_id,
-            token_dim=model.dense_configs[-1].output_dim if model.dense_configs else config.dim,
+            token_dim=model.token_dim,
             prompts=dict(prompts.texts),
             default_prompt_name=prompts.default,
             include_prompt=pooling.include_prompt,
@@ -143,7 +144,7 @@ def _draft(name: str, location: Location, model: Model, precision: Precision) ->
 def _embedding(model: Model) -> EmbeddingSpec:
     pooling = model.pooling
     return EmbeddingSpec(
-        dim=model.config.dim * len(pooling.modes),
+        dim=model.embedding_dim,
         pooling=pooling.modes,
         pooling_source=pooling.source,
         normalize=model.normalize,
@@ -152,7 +153,7 @@ def _embedding(model: Model) -> EmbeddingSpec:
 
 def embedding_space(model: Model, precision: Precision) -> str:
     """SHA-256 over all that decides the vectors: two bundles with the same one can share an index."""
-    space = {
+    space: dict[str, Any] = {
         "weights": model.weights.identity,
         "tokenizer": hashlib.sha256(model.tokenizer.content).hexdigest(),
         "pooling": model.pooling.modes,
@@ -160,9 +161,11 @@ def embedding_space(model: Model, precision: Precision) -> str:
         "default_prompt_name": model.prompts.default,
         "include_prompt": model.pooling.include_prompt,
         "normalize": model.normalize,
-        "dim": model.config.dim * len(model.pooling.modes),
+        "dim": model.embedding_dim,
         "precision": precision,
         "encoder": model.config.to_dict(),
     }
+    if model.dense and model.dense_configs:
+        space["dense"] = [[module.to_dict() for module in model.dense_configs], model.dense.sha256()]
     canonical = json.dumps(space, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -17,6 +17,7 @@ from service.engine import batch
 from service.engine.batch import Row, RowResult
 from service.engine.batcher import Batcher, Outcome
 from service.engine.host import Host
+from service.engine.policy import call_tokens
 from service.engine.proof import GraphProofs
 from service.engine.request import EncodedItem, EncodeRequest, EncodeResult, TensorRequest, TensorResult
 from service.engine.tasks import told
@@ -74,11 +75,12 @@ class Engine:
         self.answers = self._host.answers
         self._canary_fault: tuple[float, str] | None = None
         self._model = _open_model(bundle, settings, lambda rows: self._batcher.submit(rows), probes)
+        self.max_call_tokens = call_tokens(self.manifest.precision, settings.max_call_tokens)
         self._batcher = Batcher(
             self._compute,
             name=self.manifest.name,
             num_workers=runner.info().num_workers,
-            max_call_tokens=settings.max_call_tokens,
+            max_call_tokens=self.max_call_tokens,
             budget=self._host.queue,
         )
 
@@ -236,7 +238,7 @@ class Engine:
             row = self._model.probe_row(length)
             self._warm_by([row], is_alone=True)
             if row.group is not None:
-                num_rows = max(1, self.settings.max_call_tokens // row.length)
+                num_rows = max(1, self.max_call_tokens // row.length)
                 self._warm_by([row] * num_rows, is_alone=False)
 
     def _warm_by(self, rows: Sequence[Row], *, is_alone: bool) -> None:

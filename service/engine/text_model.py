@@ -9,6 +9,7 @@ import numpy as np
 from service.bundle import Bundle
 from service.engine import attention, text_answers
 from service.engine.batch import Row, RowResult
+from service.engine.policy import call_tokens
 from service.engine.request import EncodedItem, EncodeRequest, EncodeResult
 from service.engine.sized import build_sized
 from service.engine.tasks import check_includes, head_of, unsupported_task
@@ -30,6 +31,7 @@ class TextModel:
         """Raises StartupError when the bundle's tokenizer cannot be used."""
         self.manifest = bundle.manifest
         self._settings = settings
+        self._max_call_tokens = call_tokens(bundle.manifest.precision, settings.max_call_tokens)
         self._submit = submit
         self._texts = TextStage(bundle, settings)
         self._answers = TextAnswers(bundle.manifest, self._texts)
@@ -167,6 +169,6 @@ class TextModel:
         if encoding.pooling_mask is not None:
             inputs["pooling_mask"] = encoding.pooling_mask
         is_alone = "attention" in request.include and not attention.may_share_a_call(
-            num_tokens, self.manifest.attention, self._settings.max_call_tokens, self._settings.max_attention_bytes
+            num_tokens, self.manifest.attention, self._max_call_tokens, self._settings.max_attention_bytes
         )
         return Row(inputs, {"seq": num_tokens}, role, outputs, request.attention.heads, None if is_alone else "any")

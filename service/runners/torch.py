@@ -163,11 +163,13 @@ class TorchRunner:
     def _output(
         self, spec: TensorSpec, hidden: Tensor, given: Mapping[Meaning, Tensor], attentions: Sequence[Tensor]
     ) -> Tensor:
+        embedding = self.manifest.embedding
         if spec.meaning == "token_embeddings":
-            projected: Tensor = self.dense(hidden)
-            return projected
-        if spec.meaning == "pooled" and self.manifest.embedding is not None:
-            return pool(hidden, given["pooling_mask"], self.manifest.embedding.pooling)
+            tokens: Tensor = self.dense(hidden) if embedding is None else hidden
+            return tokens
+        if spec.meaning == "pooled" and embedding is not None:
+            pooled: Tensor = self.dense(pool(hidden, given["pooling_mask"], embedding.pooling))
+            return pooled
         if spec.meaning in _OF_HEADS and self.head is not None:
             found: Tensor = self.head(hidden, given["attention_mask"])
             return found

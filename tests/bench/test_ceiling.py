@@ -13,7 +13,7 @@ TEXTS = ["a cat", "the dog is on the river bank", "hello world", "music"]
 
 @pytest.fixture(scope="module")
 def ceiling(tiny_bundle: Path) -> Ceiling:
-    return Ceiling(tiny_bundle, max_call_tokens=1024)
+    return Ceiling(tiny_bundle)
 
 
 @pytest.mark.parametrize("layout", layouts(), ids=str)

@@ -127,6 +127,15 @@ def test_it_runs_on_the_cpu_only(whole: Path, monkeypatch: pytest.MonkeyPatch) -
     assert OrtRunner.open(open_bundle(whole), device="auto", num_threads=1).info().provider == "CPUExecutionProvider"
 
 
+def test_its_calls_are_smaller_unless_a_setting_says_otherwise(whole: Path, tiny_bundles: Path) -> None:
+    def size(path: Path, settings: Settings) -> int:
+        return Engine.start(open_bundle(path), settings).max_call_tokens
+
+    assert size(whole, Settings(num_threads=1)) == 512
+    assert size(tiny_bundles / "bert_mean", Settings(num_threads=1)) == 1024
+    assert size(whole, Settings(num_threads=1, max_call_tokens=2048)) == 2048
+
+
 def test_a_processor_whose_sums_saturate_is_told_of(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

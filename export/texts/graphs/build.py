@@ -40,7 +40,8 @@ def build_graph(  # noqa: PLR0913 - one parameter for each thing that may stand 
 ) -> onnx.ModelProto:
     """One graph, which pools, has a head, or does neither and gives vectors of tokens alone.
 
-    weights: canonical name → where the tensor lies, in the graph's precision. dense: what those go through.
+    weights: canonical name → where the tensor lies, in the graph's precision. dense: what the pooled vectors go
+    through, or those of tokens where nothing is pooled.
     """
     graph = GraphBuilder(f"{config.family}_{kind.role}", weights, opset=graph_opset(config, kind))
     for name in graph_inputs(config, pooling):
@@ -50,11 +51,14 @@ def build_graph(  # noqa: PLR0913 - one parameter for each thing that may stand 
     for layer in range(config.num_layers):
         hidden = _layer(scope, hidden, layer)
     hidden = _norm(scope, hidden, "final_norm", "pre")
-    hidden = apply_dense(graph, dense, hidden)
+    of_tokens = () if pooling else dense
+    hidden = apply_dense(graph, of_tokens, hidden)
     rows = graph.node("Cast", [hidden], "token_embeddings.rows", to=TensorProto.FLOAT) if kind.is_half else hidden
-    tokens = graph.node("Reshape", [rows, _to_tokens(scope, dense)], "token_embeddings")  # [batch, seq, token_dim]
-    if pooling:
-        pool(graph, tokens, pooling)
+    tokens = graph.node("Reshape", [rows, _to_tokens(scope, of_tokens)], "token_embeddings")  # [batch, seq, token_dim]
+    if pooling and dense:
+        _project(scope, dense, pool(graph, tokens, pooling, "pooled.tokens"))
+    elif pooling:
+        pool(graph, tokens, pooling, "pooled")
     elif head is not None:
         apply_head(scope, head, hidden, tokens)
     for spec in graph_spec(config, pooling=pooling, head=head, dense=dense, kind=kind).outputs:
@@ -67,6 +71,15 @@ def _to_tokens(scope: Scope, dense: Sequence[DenseConfig]) -> str:
         return scope.to_tokens
     graph, dim = scope.graph, scope.graph.ints("token_dim", dense[-1].output_dim)
     return graph.node("Concat", [graph.node("Shape", ["input_ids"], "dense.shape"), dim], "dense.to_tokens", axis=0)
+
+
+def _project(scope: Scope, dense: Sequence[DenseConfig], vectors: str) -> None:
+    """Append `pooled` `[batch, output_dim]`. vectors: `[batch, input_dim]` float32"""
+    graph = scope.graph
+    if scope.kind.is_half:
+        vectors = graph.node("Cast", [vectors], "pooled.tokens.half", to=TensorProto.FLOAT16)
+    found = apply_dense(graph, dense, vectors)
+    graph.node("Cast", [found], "pooled", to=TensorProto.FLOAT)
 
 
 def _layer(scope: Scope, hidden: str, layer: int) -> str:

@@ -47,7 +47,9 @@ def _weighted_mean(graph: GraphBuilder, tokens: str, mask: str, name: str) -> st
 def _max(graph: GraphBuilder, tokens: str, mask: str, name: str) -> str:
     column = graph.node("Unsqueeze", [mask, graph.ints("axis_2", 2)], f"{name}.column")  # [batch, seq, 1]
     keep = graph.node("Cast", [column], f"{name}.keep", to=TensorProto.BOOL)
-    kept = graph.node("Where", [keep, tokens, graph.floats("lowest", float(np.finfo(np.float32).min))], f"{name}.kept")
+    kept = graph.node(
+        "Where", [keep, tokens, graph.floats("pooling.lowest", float(np.finfo(np.float32).min))], f"{name}.kept"
+    )
     largest = graph.node("ReduceMax", [kept, graph.ints("axis_1", 1)], f"{name}.largest", keepdims=0)
     return graph.node("Mul", [largest, _any(graph, mask, name)], name)
 
@@ -78,9 +80,9 @@ POOLING: Mapping[str, Callable[[GraphBuilder, str, str, str], str]] = {
 }
 
 
-def pool(graph: GraphBuilder, tokens: str, modes: Sequence[str]) -> None:
-    """Append `pooled` `[batch, len(modes) · dim]`: every mode over the positions where `pooling_mask` is 1."""
+def pool(graph: GraphBuilder, tokens: str, modes: Sequence[str], name: str) -> str:
+    """Append `name` `[batch, len(modes) · dim]`: every mode over the positions where `pooling_mask` is 1. -> name"""
     mask = graph.node("Cast", ["pooling_mask"], "pooling.mask", to=TensorProto.FLOAT)  # [batch, seq]
-    names = [f"pooling.{index}.{mode}" for index, mode in enumerate(modes)]
-    vectors = [POOLING[mode](graph, tokens, mask, name) for mode, name in zip(modes, names, strict=True)]
-    graph.node("Concat", vectors, "pooled", axis=-1)
+    parts = [f"pooling.{index}.{mode}" for index, mode in enumerate(modes)]
+    vectors = [POOLING[mode](graph, tokens, mask, part) for mode, part in zip(modes, parts, strict=True)]
+    return graph.node("Concat", vectors, name, axis=-1)

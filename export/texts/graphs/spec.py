@@ -45,12 +45,12 @@ def graph_spec(
         TensorSpec(name=name, dtype="int64", axes=AXES_2D, meaning=meaning, below=below.get(meaning))
         for name, meaning in graph_inputs(config, pooling).items()
     )
-    token_dim = dense[-1].output_dim if dense else config.dim
+    token_dim = dense[-1].output_dim if dense and not pooling else config.dim
     outputs = [
         TensorSpec(name="token_embeddings", dtype="float32", axes=(*AXES_2D, token_dim), meaning="token_embeddings")
     ]
     if pooling:
-        pooled_dim = config.dim * len(pooling)
+        pooled_dim = dense[-1].output_dim if dense else config.dim * len(pooling)
         outputs.append(TensorSpec(name="pooled", dtype="float32", axes=("batch", pooled_dim), meaning="pooled"))
     elif head is not None:
         outputs.append(_result(head))

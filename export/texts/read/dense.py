@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +52,14 @@ class DenseModules:
     tensors: Mapping[str, StoredTensor]
     read: Read
     published: frozenset[str] = frozenset()
+
+    def sha256(self) -> str:
+        """Over every weight, in the order of their names."""
+        digest = hashlib.sha256()
+        for name in sorted(self.tensors):
+            digest.update(f"{name} {self.tensors[name].dtype} {self.tensors[name].shape} ".encode())
+            digest.update(self.read(name).data)
+        return digest.hexdigest()
 
 
 def read_dense(source: SourceDirectory, folders: Sequence[str], dim: int) -> DenseModules | None:

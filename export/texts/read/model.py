@@ -36,9 +36,9 @@ from service.manifest import Task
 class Model:
     """Everything that a bundle is made from.
 
-    path: of the directory. head: None where the task needs none. dense: what vectors of tokens go through.
-    normalize: vectors are brought to length 1. left_out: what the directory asks for and a bundle does not do.
-    sha256: of every file read, by its path in the directory.
+    path: of the directory. head: None where the task needs none. dense: what vectors of texts go through, or of tokens
+    where the task gives those alone. normalize: vectors are brought to length 1. left_out: what the directory asks for
+    and a bundle does not do. sha256: of every file read, by its path in the directory.
     """
 
     path: Path
@@ -60,6 +60,16 @@ class Model:
     def modes(self) -> tuple[str, ...]:
         """How its vectors are pooled; none where its task gives no vector of a text."""
         return self.pooling.modes if self.task == "embedding" else ()
+
+    @property
+    def embedding_dim(self) -> int:
+        """Of the vector of a text."""
+        return self.dense_configs[-1].output_dim if self.dense_configs else self.config.dim * len(self.pooling.modes)
+
+    @property
+    def token_dim(self) -> int:
+        """Of the vector of a token."""
+        return self.dense_configs[-1].output_dim if self.dense_configs and not self.modes else self.config.dim
 
     @property
     def dense_configs(self) -> tuple[DenseConfig, ...]:
@@ -101,10 +111,14 @@ def read_model(path: Path, asked: Task | None = None) -> Model:
     task = read_task(source, modules, asked)
     head = read_head(source, modules, found, task) if found and task else None
     weights = read_weights(source, modules.model)
-    dense = _read_dense(source, modules, weights, found[1]) if found and task == "late_interaction" else None
+    pooling = read_pooling(source, modules, found[1].dim if found else None)
+    dense = None
+    if found and task == "embedding" and modules.task == "embedding":
+        dense = read_dense(source, modules.dense, found[1].dim * len(pooling.modes))
+    elif found and task == "late_interaction":
+        dense = _read_projection(source, modules, weights, found[1])
     checkpoint = _match(source, found, head, weights, dense)
     tokenizer = read_tokenizer(source, modules.model, found[1].num_token_types if found else None)
-    pooling = read_pooling(source, modules, found[1].dim if found else None)
     prompts = read_prompts(source)
     limit = read_limit(source, modules, found[1]) if found else None
     late = read_late(source, modules, prompts) if task == "late_interaction" else None
@@ -129,7 +143,7 @@ def read_model(path: Path, asked: Task | None = None) -> Model:
     )
 
 
-def _read_dense(
+def _read_projection(
     source: SourceDirectory, modules: Modules, weights: Weights | None, config: EncoderConfig
 ) -> DenseModules | None:
     if modules.task == "late_interaction":

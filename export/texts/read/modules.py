@@ -18,7 +18,7 @@ PIPELINE = "config_sentence_transformers.json"
 _BASE = "sentence_transformers."
 _MODULES = {
     f"{_BASE}{path}": kind
-    for kind in ("Transformer", "Pooling", "Normalize", "Dense")
+    for kind in ("Transformer", "Pooling", "Normalize", "Dense", "Dropout")
     for path in (
         f"models.{kind}",
         f"models.{kind.lower()}.{kind}",
@@ -35,7 +35,7 @@ _MODULES = {
 }
 # The kinds in their order, as a pattern → what they do together, and what the first of them must give.
 _ORDERS: Mapping[str, tuple[Task, str]] = {
-    "Transformer Pooling( Normalize)?": ("embedding", "feature-extraction"),
+    "Transformer Pooling( Dense| Dropout)*( Normalize)?": ("embedding", "feature-extraction"),
     "Transformer": ("sequence_classification", "sequence-classification"),
     "(MLM)?Transformer SpladePooling": ("sparse", "fill-mask"),
     "Transformer( Dense)* (MultiVectorMask Normalize|Normalize MultiVectorMask)": (
@@ -46,8 +46,8 @@ _ORDERS: Mapping[str, tuple[Task, str]] = {
 # PyLate's own files leave out what it does by itself.
 _PYLATE = "Transformer( Dense)+"
 _ORDERS_TOLD = (
-    "Transformer, Pooling and, if any, Normalize are needed; Transformer and SpladePooling; Transformer, any number of "
-    "Dense, MultiVectorMask and Normalize; or, of a cross-encoder, Transformer alone"
+    "Transformer, Pooling, any number of Dense and, if any, Normalize are needed; Transformer and SpladePooling; "
+    "Transformer, any number of Dense, MultiVectorMask and Normalize; or, of a cross-encoder, Transformer alone"
 )
 _NAMES = ("module_input_name", "module_output_name")
 
