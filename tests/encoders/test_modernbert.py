@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from models.families.family import ConfigError
 from models.families.known import find_family
 from service.app import create_app
 from service.bundle import open_bundle, read_text_manifest
+from service.parity import battery
+from service.parity.cases import FORMS
 from service.settings import Settings
 from tests.encoders.byte_pairs import TEXTS, make_tokenizer
 from tests.encoders.references import REFERENCES, save
@@ -255,6 +258,7 @@ def test_chunks_that_miss_a_key_never_become_a_bundle(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One key too few on either side of a chunk: plain only in sequences of several."""
+    monkeypatch.setattr(battery, "FORMS", {"quick": replace(FORMS["quick"], batches=(1,))})
     cut = local._cut
     monkeypatch.setattr(local, "_cut", lambda graph, places, window: cut(graph, places, window - 1))
     with pytest.raises(ExportError) as caught:
