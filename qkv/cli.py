@@ -1,4 +1,4 @@
-"""The four commands. Each imports what it needs when it runs: help costs nothing, serving never loads what builds."""
+"""The five commands. Each imports what it needs when it runs: help costs nothing, serving never loads what builds."""
 
 from __future__ import annotations
 
@@ -143,6 +143,49 @@ def serve(
     with _one_line_errors():
         exit_code = run(paths or [], given, is_unproved_allowed=unproved, task=task)
     raise typer.Exit(exit_code)
+
+
+@app.command(**_example("qkv encode bundles/all-MiniLM-L6-v2 notes.jsonl notes.npy --field body"))
+def encode(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle, or a model directory.")],
+    texts: Annotated[
+        Path, typer.Argument(metavar="IN", help="Texts: .txt, one a line; .jsonl; .csv with a header; .parquet.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Where answers go, in order: .npy, .jsonl or .parquet.")],
+    field: Annotated[
+        str | None, typer.Option("--field", "--column", help="Which field or column has the text; default text.")
+    ] = None,
+    pair: Annotated[str | None, typer.Option(help="Which has the second text of a pair.")] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="A field or column that goes with the answer; may be given again.")
+    ] = None,
+    prompt_name: Annotated[str | None, typer.Option(help="Which of the model's prompts goes before each text.")] = None,
+    truncate: Annotated[
+        Literal["error", "left", "right"] | None,
+        typer.Option(help="Side cut when a text is too long; default error [QKV_TRUNCATE]."),
+    ] = None,
+    dimensions: Annotated[int | None, typer.Option(help="Keep this many leading dimensions, normalised again.")] = None,
+    normalize: Annotated[
+        bool | None, typer.Option("--normalize/--raw", help="Vectors of length 1 or not; default: as the model says.")
+    ] = None,
+    embedding_space: Annotated[
+        str | None, typer.Option(help="The space of your index: vectors of another one are refused.")
+    ] = None,
+    device: Annotated[Literal["cpu", "cuda", "auto"] | None, typer.Option(help="Where it runs [QKV_DEVICE].")] = None,
+    num_threads: Annotated[int | None, typer.Option(help="CPU threads for the model [QKV_NUM_THREADS].")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", metavar="", help="Replace OUT, and what another run has left unfinished.")
+    ] = False,
+) -> None:
+    """Encode a file of texts, as over HTTP. What was interrupted goes on when the same is asked again."""
+    from qkv.encode import EncodeOptions
+    from qkv.encode import encode as run
+
+    options = EncodeOptions(
+        field, pair, tuple(keep or ()), prompt_name, truncate, dimensions, normalize, embedding_space, force
+    )
+    with _one_line_errors():
+        run(bundle, texts, out, options, {"device": device, "num_threads": num_threads})
 
 
 @app.command(**_example("qkv models bundles"))

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from service.engine.batch import Row, RowResult
@@ -52,11 +53,23 @@ class Call:
 class Batcher:
     """Admits jobs, shares their rows out to worker threads, and resolves every future on its own event loop."""
 
-    def __init__(
-        self, compute: Compute, *, name: str, num_workers: int, max_call_tokens: int, budget: QueueBudget
+    def __init__(  # noqa: PLR0913 - what it works with, and how
+        self,
+        compute: Compute,
+        *,
+        name: str,
+        num_workers: int,
+        max_call_tokens: int,
+        budget: QueueBudget,
+        is_repeatable: bool = False,
     ) -> None:
-        """name: of the model, for threads and log lines. budget: shared with the other models of the server."""
+        """name: of the model, for threads and log lines. budget: shared with the other models of the server.
+
+        is_repeatable: which rows share a call depends on the rows of the request alone (`Host`).
+        """
         self._compute = compute
+        self._is_repeatable = is_repeatable
+        self._turn: AbstractAsyncContextManager[None] = asyncio.Lock() if is_repeatable else nullcontext()
         self._name = name
         self._budget = budget
         self._queue = CallQueue(max_call_tokens)
@@ -80,14 +93,15 @@ class Batcher:
         """
         if not rows:
             return []
-        loop = asyncio.get_running_loop()
-        job = Job(loop, loop.create_future(), len(rows), [{} for _ in rows])
-        self._admit(job, rows)
-        try:
-            return await job.done
-        except BaseException:
-            self._drop(job)
-            raise
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            job = Job(loop, loop.create_future(), len(rows), [{} for _ in rows])
+            self._admit(job, rows)
+            try:
+                return await job.done
+            except BaseException:
+                self._drop(job)
+                raise
 
     def _admit(self, job: Job, rows: Sequence[Row]) -> None:
         num_tokens = sum(row.length for row in rows)
@@ -165,7 +179,8 @@ class Batcher:
         try:
             while (call := self._next_call(index)) is not None:
                 # Nothing else runs or waits, in no model of the server.
-                outcomes = self._run(call, is_alone=self._budget.num_tokens == call.num_tokens)
+                is_alone = not self._is_repeatable and self._budget.num_tokens == call.num_tokens
+                outcomes = self._run(call, is_alone=is_alone)
                 self._finish(index, call, outcomes)
         except BaseException:
             _log.critical("worker %d of %s died; a new one takes its place", index, self._name, exc_info=True)
@@ -175,7 +190,7 @@ class Batcher:
         with self._changed:
             self._num_idle += 1
             try:
-                while not (tickets := self._queue.take(self._num_idle)):
+                while not (tickets := self._queue.take(1 if self._is_repeatable else self._num_idle)):
                     if self._is_closing:
                         return None
                     self._changed.wait()

@@ -82,6 +82,7 @@ class Engine:
             num_workers=runner.info().num_workers,
             max_call_tokens=self.max_call_tokens,
             budget=self._host.queue,
+            is_repeatable=self._host.is_repeatable,
         )
 
     @classmethod

@@ -93,6 +93,11 @@ def native_safetensors(result: EncodeResult | TensorResult, model: str) -> bytes
     return save(tensors, metadata={"response": dump(_envelope(result, model, data)).decode()})
 
 
+def item_fields(item: EncodedItem) -> Json:
+    """One item as `/v1/encode` has it, for `dump`; what was not asked for is absent."""
+    return _fields(item, _floats)
+
+
 def value_cost(answer_format: AnswerFormat, dtype: DType) -> float:
     """Bytes that one value of this type takes in the answer, at most."""
     if answer_format == "float":

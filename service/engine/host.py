@@ -49,13 +49,19 @@ class QueueBudget:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What an engine has from its server. queue, answers: shared by all models. observer: hears of this one's calls."""
+    """What an engine has from its server. queue, answers: shared by all models. observer: hears of this one's calls.
+
+    is_repeatable: requests run one after the other, each in calls that depend on its rows alone, never on time: what
+    is asked again, in another process too, gives the same bits.
+    """
 
     queue: QueueBudget
     answers: AnswerBudget
     observer: Observer = NO_OBSERVER
+    is_repeatable: bool = False
 
     @classmethod
-    def alone(cls, settings: Settings, observer: Observer = NO_OBSERVER) -> Host:
+    def alone(cls, settings: Settings, observer: Observer = NO_OBSERVER, *, is_repeatable: bool = False) -> Host:
         """Of an engine that shares nothing."""
-        return cls(QueueBudget(settings.max_queue_tokens), AnswerBudget(settings.max_answers_bytes), observer)
+        queue, answers = QueueBudget(settings.max_queue_tokens), AnswerBudget(settings.max_answers_bytes)
+        return cls(queue, answers, observer, is_repeatable)

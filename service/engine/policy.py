@@ -76,6 +76,8 @@ class CallQueue:
 
     def push(self, rows: Sequence[Row]) -> list[Ticket]:
         """Let the rows of one request wait."""
+        if not self._num_waiting:
+            self._num_calls = 0  # nobody's turn is put off, and the calls of one request alone depend on nothing before
         self._num_flows += 1
         flow = Flow(self._num_flows, self._num_served)
         tickets = [Ticket(row, flow) for row in rows]

@@ -24,11 +24,13 @@ _BYTES_PER_RESULT = 112
 
 def classify_json(result: EncodeResult, model: str, top_k: int | None) -> bytes:
     """The reply of `/v1/classify`: every label with its score, or the `top_k` best."""
-    data = [
-        {"index": index, "scores": _best_labels(item, result.labels, top_k), **_counts(item)}
-        for index, item in enumerate(result.items)
-    ]
+    data = [{"index": index, **class_fields(item, result.labels, top_k)} for index, item in enumerate(result.items)]
     return dump({"object": "list", "model": model, "data": rows_of(data), "usage": usage_of(result)})
+
+
+def class_fields(item: EncodedItem, labels: Sequence[str], top_k: int | None = None) -> Json:
+    """One item as `/v1/classify` has it, for `dump`. top_k: None = all labels."""
+    return {"scores": _best_labels(item, labels, top_k), **_counts(item)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,8 +20,8 @@ def invoke(*words: str) -> str:
     return result.output
 
 
-def test_there_are_four_commands() -> None:
-    assert COMMANDS == ["export", "models", "parity", "serve"]
+def test_there_are_five_commands() -> None:
+    assert COMMANDS == ["encode", "export", "models", "parity", "serve"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -35,7 +35,7 @@ def test_help_lists_every_command() -> None:
     assert "Example: qkv " in text
 
 
-@pytest.mark.parametrize("words", [(), ("export",), ("parity",), ("serve",)])
+@pytest.mark.parametrize("words", [(), ("encode",), ("export",), ("parity",), ("serve",)])
 def test_flags_look_like_flags(words: tuple[str, ...]) -> None:
     text = invoke(*words, "--help")
     flags = [line for line in text.splitlines() if re.search("--(version|unproved|force|full)", line)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -14,6 +15,7 @@ import pytest
 from service.engine.batch import Row
 from service.engine.batcher import Batcher, Outcome, run_isolated
 from service.engine.host import QueueBudget
+from service.engine.policy import CallQueue
 from service.errors import BackendError, NotReadyError, QueueFullError, RequestError
 from service.manifest import Role
 
@@ -32,11 +34,11 @@ def echo(role: Role, batch: Sequence[Row], is_alone: bool) -> list[Outcome]:
 
 @asynccontextmanager
 async def batcher(
-    compute: Callable[[Role, Sequence[Row], bool], list[Outcome]] = echo, **limits: int
+    compute: Callable[[Role, Sequence[Row], bool], list[Outcome]] = echo, *, is_repeatable: bool = False, **limits: int
 ) -> AsyncIterator[Batcher]:
     limits = {"num_workers": 2, "max_queue_tokens": 10_000, "max_call_tokens": 64} | limits
     budget = QueueBudget(limits.pop("max_queue_tokens"))
-    made = Batcher(compute, name="fake", budget=budget, **limits)
+    made = Batcher(compute, name="fake", budget=budget, is_repeatable=is_repeatable, **limits)
     try:
         yield made
     finally:
@@ -54,6 +56,38 @@ async def test_each_job_gets_its_own_rows_in_order() -> None:
         assert await asyncio.gather(*(answers(made, job) for job in jobs)) == jobs
         assert made.num_tokens == 0
         assert made.num_running == 0
+
+
+def calls_alone(waiting: Sequence[Row], max_call_tokens: int) -> list[list[int]]:
+    """The calls that the policy makes of one request, where nothing else was ever asked and one worker is idle."""
+    queue = CallQueue(max_call_tokens)
+    queue.push(waiting)
+    return [[value(ticket.row) for ticket in call] for call in iter(queue.take, [])]
+
+
+@pytest.mark.parametrize("num_rows", [90, 300], ids=["few calls", "many calls"])
+@pytest.mark.parametrize("num_before", range(6))
+async def test_calls_of_a_repeatable_batcher_depend_on_the_rows_of_a_request_alone(
+    num_before: int, num_rows: int
+) -> None:
+    pause = random.Random(num_before)
+    calls: list[list[int]] = []
+
+    def compute(role: Role, batch: Sequence[Row], is_alone: bool) -> list[Outcome]:
+        assert not is_alone, "another session, whose bits may be others"
+        calls.append([value(row) for row in batch])
+        time.sleep(pause.random() / 200)
+        return echo(role, batch, is_alone)
+
+    first = [row for number in range(num_rows) for row in rows(number, length=4 + number * 7 % 9)]
+    second = rows(*range(num_rows, num_rows + 20), length=5)
+    async with batcher(compute, num_workers=3, max_call_tokens=256, is_repeatable=True) as made:
+        for number in range(num_before):
+            await answers(made, [number])
+        calls.clear()
+        results = await asyncio.gather(made.submit(first), made.submit(second))
+    assert [int(result["pooled"][0]) for result in [*results[0], *results[1]]] == [*range(num_rows + 20)]
+    assert sorted(calls) == sorted(calls_alone(first, 256) + calls_alone(second, 256))
 
 
 async def test_a_failing_row_fails_its_own_job_only() -> None:

@@ -85,14 +85,31 @@ def test_serving_needs_no_torch_no_transformers_no_onnx(module: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_encoding_files_needs_neither_http_nor_what_builds_nor_parquet() -> None:
+    blocked = ("torch", "transformers", "onnx", "models", "export", "fastapi", "starlette", "uvicorn", "pyarrow")
+    done = run_blocked("import qkv.encode", *blocked)
+    assert done.returncode == 0, done.stderr
+
+
 def test_building_needs_no_torch_and_no_transformers() -> None:
     done = run_blocked("import export.bundle", "torch", "transformers", "sentence_transformers", "fastapi", "uvicorn")
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("words", [[], ["export"], ["models"], ["parity"], ["serve"]], ids=" ".join)
+@pytest.mark.parametrize("words", [[], ["encode"], ["export"], ["models"], ["parity"], ["serve"]], ids=" ".join)
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
-    heavy = ("torch", "onnx", "onnxruntime", "transformers", "numpy", "fastapi", "tokenizers", "models", "export")
+    heavy = (
+        "torch",
+        "onnx",
+        "onnxruntime",
+        "transformers",
+        "numpy",
+        "fastapi",
+        "tokenizers",
+        "pyarrow",
+        "models",
+        "export",
+    )
     done = run_blocked(f"from qkv.__main__ import main; sys.argv = {['qkv', *words, '--help']!r}; main()", *heavy)
     assert done.returncode == 0, done.stderr
     assert f"Usage: {' '.join(['qkv', *words])}" in done.stdout
