@@ -116,7 +116,8 @@ class GraphSpec(_Frozen):
     """One ONNX file.
 
     precision: of weights, hidden states and matrix products; inputs and outputs have types of their own.
-    masks: `any` = exact under every mask, `right` = padding on the right only.
+    masks: `any` = exact under every mask, `right` = padding on the right only. thresholds: the largest sizes
+    at which it still computes in one way and not in another, such as those of windows.
     """
 
     role: Role
@@ -127,6 +128,7 @@ class GraphSpec(_Frozen):
     masks: Literal["any", "right"]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    thresholds: tuple[int, ...] = ()
 
     def output(self, name: str) -> TensorSpec:
         """The output of that name. Raises KeyError."""
@@ -287,7 +289,7 @@ class TextManifest(_Manifest):
     """
 
     kind: Literal["text"] = "text"
-    encoder: dict[str, str | int | float]
+    encoder: dict[str, bool | int | float | str | tuple[int, ...]]
     task: Task
     text: TextSpec
     embedding: EmbeddingSpec | None = None
@@ -297,6 +299,13 @@ class TextManifest(_Manifest):
     dense: tuple[dict[str, str | int | bool], ...] = ()
     attention: AttentionSpec
     weights: tuple[WeightsFile, ...]
+
+    def encoder_size(self, name: str, absent: int = 0) -> int:
+        """A size of the encoder. absent: where it does not say. Raises ValueError for a field that is no size."""
+        value = self.encoder.get(name, absent)
+        if not isinstance(value, int):
+            raise ValueError(f"encoder.{name}: a whole number is needed, got {value!r:.80}")
+        return value
 
     @property
     def max_sizes(self) -> dict[str, int]:

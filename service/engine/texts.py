@@ -30,7 +30,7 @@ class TextStage:
             token_ids=settings.token_ids,
             special_tokens=settings.special_tokens,
         )
-        num_types = int(manifest.encoder.get("num_token_types", 2))
+        num_types = manifest.encoder_size("num_token_types", 2)
         self._takes_pairs = num_types == 0 or self._tokenizer.num_pair_types <= num_types
         self._max_response_bytes = settings.max_response_bytes
         self._threads = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="qkv-tokenizer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import isqrt, prod
 
 import numpy as np
 
@@ -29,8 +29,10 @@ from service.runners.base import Array
 class Form:
     """How much is tried.
 
-    num_long_seeds: seeds under which the largest size itself is tried; lengths: the others, as far as below it.
-    max_size: no axis of tensors is tried at more, texts are tried at their limit; max_case_tokens: cap of batch ×
+    num_long_seeds: seeds under which the largest size itself is tried, and those around which a graph of texts changes
+    how it computes; lengths: the others, as far as below it. max_size: no axis of tensors is tried at more;
+    max_text_size: no text is, and none of which the weights of all layers would take more than max_row_bytes, for they
+    are all computed at once; max_case_tokens: cap of batch ×
     length (a lone row of any length is tried); max_case_bytes: cap of the attention weights of one case, above which
     it compares fewer layers. large_size: at which one lone row of tensors is tried beside, as far as what it takes and
     gives is at most max_large_bytes, else at half of it, and so on.
@@ -43,6 +45,8 @@ class Form:
     max_size: int
     max_case_tokens: int
     max_case_bytes: int
+    max_text_size: int = 1024
+    max_row_bytes: int = 512 * 2**20
     large_size: int = 0
     max_large_bytes: int = 16 * 2**20
 
@@ -123,12 +127,12 @@ def mask_kinds(manifest: Manifest) -> tuple[MaskKind, ...]:
 
 def _layouts(manifest: Manifest, form: Form) -> Iterator[Layout]:
     batches = (1,) if manifest.batching == "alone" else form.batches
-    limit = max(manifest.max_sizes.values(), default=1)
-    if isinstance(manifest, TensorManifest):
-        limit = min(limit, form.max_size)
-    shorter = [length for length in sorted({*form.lengths, *_edges(manifest)}) if length < limit]
+    limit = min(max(manifest.max_sizes.values(), default=1), _largest(manifest, form))
+    shorter = {length for length in {*form.lengths, *_edges(manifest)} if length < limit}
+    edges = {size + after for graph in manifest.graphs for size in graph.thresholds for after in (0, 1)}
+    longer = {limit, *(length for length in edges if length < limit)}
     for seed in range(form.num_seeds):
-        lengths = [*shorter, limit] if seed < form.num_long_seeds else shorter
+        lengths = sorted(shorter | longer if seed < form.num_long_seeds else shorter)
         for place, batch, kind in product(range(len(lengths)), batches, mask_kinds(manifest)):
             layout = Layout(seed, batch, _sizes(manifest, lengths, place), kind)
             is_small = batch == 1 or batch * layout.longest <= form.max_case_tokens
@@ -145,6 +149,13 @@ def _equal_layouts(manifest: Manifest, batches: Sequence[int]) -> Iterator[Layou
     for batch, kind in product(sorted({1, min(size, max(batches))}), mask_kinds(manifest)):
         if _is_possible(kind, batch, size):
             yield Layout(0, batch, dict.fromkeys(manifest.max_sizes, size), kind)
+
+
+def _largest(manifest: Manifest, form: Form) -> int:
+    if isinstance(manifest, TensorManifest):
+        return form.max_size
+    num_matrices = manifest.attention.layers * manifest.attention.heads
+    return min(form.max_text_size, isqrt(form.max_row_bytes // (4 * num_matrices)))
 
 
 def _large_layouts(manifest: Manifest, form: Form) -> Iterator[Layout]:

@@ -91,6 +91,28 @@ def test_large_batches_are_left_out_but_never_the_longest_row() -> None:
     assert {shape(case) for case in cases} == {(1, 10), (2, 10), (3, 10), (1, 64)}
 
 
+def lengths_of(cases: list[Case], seed: int) -> set[int]:
+    return {shape(case)[1] for case in cases if case.name.startswith(f"seed {seed},")}
+
+
+def test_lengths_around_a_threshold_are_tried_as_the_longest_is() -> None:
+    manifest = toy_manifest(max_tokens=400)
+    encode, *others = manifest.graphs
+    encode = encode.model_copy(update={"thresholds": (9, 300)})
+    manifest = manifest.model_copy(update={"graphs": (encode, *others)})
+    cases = make_cases(manifest, FORMS["quick"])
+    assert lengths_of(cases, seed=0) == {1, 2, 5, 21, 9, 10, 300, 301, 400}
+    assert lengths_of(cases, seed=1) == {1, 2, 5, 21}
+
+
+def test_a_text_is_tried_as_long_as_the_weights_of_all_its_layers_allow() -> None:
+    manifest = toy_manifest(max_tokens=5000)
+    assert max(lengths_of(make_cases(manifest, FORMS["quick"]), seed=0)) == 1024
+    num_matrices = manifest.attention.layers * manifest.attention.heads
+    form = replace(FORMS["quick"], max_row_bytes=4 * num_matrices * 100**2)
+    assert max(lengths_of(make_cases(manifest, form), seed=0)) == 100
+
+
 def test_tensors_are_tried_once_at_a_large_size_that_bytes_allow(tmp_path: Path) -> None:
     """Two heads of weights over 513 positions are 2 MiB; of 256, half a MiB."""
     small = make_tensor_bundle(tmp_path / "bundle").manifest
