@@ -9,14 +9,14 @@ import json
 import reprlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from export.errors import ExportError
 from models.config import EncoderConfig
-from models.families.family import Family, find_any
+from models.families.family import Family, Rows, find_any
 from models.families.parameters import parameter_shapes
 from models.head_config import HeadConfig
 
@@ -171,19 +171,30 @@ def match_checkpoint(
     if head is not None:
         names |= family.heads[head.name].parameters(head, prefix)
         shapes |= head.parameter_shapes(config.dim)
-    tensors, used, faults = {}, {}, []
+    tensors, used, lost, faults = {}, {}, set(), []
     for ours, theirs in names.items():
-        name = find_any(theirs, stored)
+        name, rows = find_any(theirs, stored), family.rows(ours)
         if name is None:
-            faults.append(f"{file}: {' or '.join(theirs)} ({ours}): missing")
-            continue
-        tensors[ours], used[ours] = stored[name], name
-        faults += _tensor_faults(name, stored[name], shapes[ours])
+            # A tensor that is several parameters is missing once.
+            faults += [f"{file}: {' or '.join(theirs)} ({ours}): missing"] if theirs not in lost else []
+            lost.add(theirs)
+        elif found := _tensor_faults(name, stored[name], rows.whole(shapes[ours])):
+            faults += [fault for fault in found if fault not in faults]
+        else:
+            tensors[ours], used[ours] = _take(stored[name], rows), name
     if faults:
         raise ExportError("the weights do not fit config.json", faults)
     unused = tuple(prefix + part for part in family.unused) + family.unused
     left = sorted(set(stored) - set(used.values()))
     return Checkpoint(tensors, used, tuple(name for name in left if not name.startswith(unused)))
+
+
+def _take(tensor: StoredTensor, rows: Rows) -> StoredTensor:
+    """Some rows of a tensor, where they lie: row-major, they follow one another."""
+    if rows.count == 1:
+        return tensor
+    num_bytes, shape = tensor.num_bytes // rows.count, (tensor.shape[0] // rows.count, *tensor.shape[1:])
+    return replace(tensor, shape=shape, offset=tensor.offset + rows.index * num_bytes, num_bytes=num_bytes)
 
 
 def _tensor_faults(name: str, tensor: StoredTensor, shape: tuple[int, ...]) -> list[str]:

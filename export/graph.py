@@ -16,7 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from export.checkpoint import StoredTensor
 
 OPSET = 20
-# The first one with the fused operator `Attention`, and the last one that ONNX Runtime's CUDA kernels follow in whole.
+# The first one with the operators `Attention` and `RotaryEmbedding`, and the last one that ONNX Runtime's CUDA kernels
+# follow in whole.
 FUSED_OPSET = 23
 _IR_VERSIONS = {OPSET: 10, FUSED_OPSET: 11}
 _STORED_TYPES = {"F32": TensorProto.FLOAT, "F16": TensorProto.FLOAT16, "I8": TensorProto.INT8}
@@ -53,6 +54,10 @@ class GraphBuilder:
         if name not in self._initializers:
             self._initializers[name] = _external(name, self._weights[name])
         return name
+
+    def has_weight(self, name: str) -> bool:
+        """Whether there is a stored tensor of that name."""
+        return name in self._weights
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
         """A small tensor that lies inside the graph. Raises ValueError when the name stands for another value."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, TensorProto, inliner
+from onnx import ModelProto, TensorProto, inliner
 
 from export.checkpoint import is_lfs_stub
 from export.errors import ExportError
@@ -27,11 +27,12 @@ _IR_VERSION = 4
 @dataclass(frozen=True, slots=True)
 class OnnxFile:
     """model: without local functions, and without defaults among its inputs. sha256: of every file read, by its name
-    beside the graph.
+    beside the graph. warnings: what its user should know.
     """
 
     model: ModelProto
     sha256: dict[str, str]
+    warnings: tuple[str, ...] = ()
 
     @property
     def opset(self) -> int:
@@ -47,9 +48,7 @@ def read_onnx(path: Path) -> OnnxFile:
     sha256 = {path.name: sha256_file(path)} | load_external(model, path)
     if model.functions:
         model = _inlined(model, path)
-    _drop_defaults(model.graph)
-    model.ir_version = max(model.ir_version, _IR_VERSION)
-    return OnnxFile(model, sha256)
+    return OnnxFile(model, sha256, tuple(_drop_defaults(model)))
 
 
 def files_beside(path: Path) -> list[str]:
@@ -100,9 +99,21 @@ def _inlined(model: ModelProto, path: Path) -> ModelProto:
         raise ExportError(f"{path}: its local functions cannot be put in place: {reason}") from None
 
 
-def _drop_defaults(graph: GraphProto) -> None:
-    """Old files list their weights among the inputs too."""
+def _drop_defaults(model: ModelProto) -> list[str]:
+    """Inputs that have a number of their own are no inputs: what is fixed is told.
+
+    Old files must list their weights there, and newer ones may leave them out: the version goes with it.
+    """
+    graph = model.graph
     inside = {tensor.name for tensor in graph.initializer}
+    dropped = [value.name for value in graph.input if value.name in inside]
     inputs = [value for value in graph.input if value.name not in inside]
     del graph.input[:]
     graph.input.extend(inputs)
+    if model.ir_version < _IR_VERSION:
+        model.ir_version = _IR_VERSION
+        return []
+    return [
+        f"inputs.{name}: it has a default in the graph, which is served; no request can give another"
+        for name in dropped
+    ]

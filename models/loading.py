@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from models.config import EncoderConfig
 from models.encoder import Encoder
-from models.families.family import find_any, find_name
+from models.families.family import ALL_ROWS, Rows, find_any, find_name
 from models.families.known import FAMILIES
 from models.head_config import DenseConfig, HeadConfig
 from models.heads import Dense, Head
@@ -30,7 +30,9 @@ def load_encoder(config: EncoderConfig, weights: Path) -> Encoder:
     # Not on the meta device: that imports torch's compiler, which takes longer than the random values it saves.
     encoder = Encoder(config)
     shapes = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
-    encoder.load_state_dict(_read(weights, lambda present: _names(config, present), shapes), strict=True, assign=True)
+    rows = FAMILIES[config.family].rows
+    tensors = _read(weights, lambda present: _names(config, present), shapes, rows)
+    encoder.load_state_dict(tensors, strict=True, assign=True)
     return encoder.eval().requires_grad_(False)
 
 
@@ -53,18 +55,22 @@ def load_dense(configs: Sequence[DenseConfig], weights: Path) -> nn.Sequential:
 
 
 def _read(
-    weights: Path, find_names: Callable[[frozenset[str]], _Names], shapes: Mapping[str, tuple[int, ...]]
+    weights: Path,
+    find_names: Callable[[frozenset[str]], _Names],
+    shapes: Mapping[str, tuple[int, ...]],
+    find_rows: Callable[[str], Rows] = lambda _: ALL_ROWS,
 ) -> dict[str, Tensor]:
     tensors, faults = {}, []
     with safe_open(weights, framework="pt") as file:
         present = frozenset(file.keys())
         for ours, theirs in find_names(present).items():
+            rows, whole = find_rows(ours), find_rows(ours).whole(shapes[ours])
             if theirs not in present:
                 faults.append(f"{theirs}: missing")
-            elif (found := tuple(file.get_slice(theirs).get_shape())) != shapes[ours]:
-                faults.append(f"{theirs}: shape {shapes[ours]} needed, got {found}")
+            elif (found := tuple(file.get_slice(theirs).get_shape())) != whole:
+                faults.append(f"{theirs}: shape {whole} needed, got {found}")
             else:
-                tensors[ours] = file.get_tensor(theirs).to(torch.float32)
+                tensors[ours] = file.get_slice(theirs)[rows.bounds(shapes[ours])].to(torch.float32)
     if faults:
         raise ValueError(f"{weights.name}: " + "; ".join(faults))
     return tensors

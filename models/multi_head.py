@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.rotary import Rotary
 from models.scores import scaled_dot
 from models.signature import Declaration
 from models.weighting import read_mask, softmax_weights
@@ -21,8 +22,15 @@ class _Heads(nn.Module):
     Loads a state dict of `nn.MultiheadAttention` too, packed or not.
     """
 
-    def __init__(
-        self, dim: int, num_heads: int, *, key_dim: int | None = None, value_dim: int | None = None, bias: bool = True
+    def __init__(  # noqa: PLR0913 - one parameter for each option of the projections
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        bias: bool = True,
+        rotary_base: float | None = None,
     ) -> None:
         super().__init__()
         if dim % num_heads:
@@ -32,6 +40,7 @@ class _Heads(nn.Module):
         self.key = nn.Linear(dim if key_dim is None else key_dim, dim, bias=bias)
         self.value = nn.Linear(dim if value_dim is None else value_dim, dim, bias=bias)
         self.output = nn.Linear(dim, dim, bias=bias)
+        self.rotary = None if rotary_base is None else Rotary(dim // num_heads, rotary_base)
         self.register_load_state_dict_pre_hook(_rename_torch_parameters)  # type: ignore[no-untyped-call]
 
     def attend(
@@ -48,7 +57,10 @@ class _Heads(nn.Module):
         """
         if keep is not None:
             keep = keep.unsqueeze(1)  # [batch, 1, query_seq, key_seq]
-        scores = scaled_dot(self._split(self.query(query)), self._split(self.key(key)))
+        queries, keys = self._split(self.query(query)), self._split(self.key(key))
+        if self.rotary is not None:
+            queries, keys = self.rotary(queries), self.rotary(keys)
+        scores = scaled_dot(queries, keys)
         if bias is not None:
             scores = scores + bias
         weights = softmax_weights(scores, keep)  # [batch, heads, query_seq, key_seq]
@@ -76,6 +88,7 @@ class MultiHeadAttention(_Heads):
     """Attention with one projection per head, concatenated and projected (Vaswani et al., 2017, §3.2.2).
 
     dim: width of queries and of the output; key_dim, value_dim: of keys and values, dim when not given.
+    rotary_base: of the frequencies by which queries and keys are turned; None = they are not.
     Loads a state dict of `nn.MultiheadAttention` too. Raises ValueError when num_heads does not divide dim.
     """
 

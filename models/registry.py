@@ -142,8 +142,8 @@ _ALL = (
         "data with a period: images by rows, music, signals",
     ),
     Preset(
-        "fixed", FixedAttention, {"dim": 64, "num_heads": 4, "block": 16, "tail": 4},
-        "The own block, and the last 4 positions of every block (Sparse Transformer)",
+        "fixed", FixedAttention, {"dim": 64, "num_heads": 4, "block": 32, "tail": 2},
+        "The own block, and the last 2 positions of every block (Sparse Transformer)",
         "… over ⌊i/b⌋ = ⌊j/b⌋, or j mod b ≥ b − t", "n · (b + t · n/b)",
         "long text in blocks whose ends summarise them",
     ),

@@ -12,7 +12,8 @@ a TOML file of the same form says it for a module that has no such method. Needs
 
 axes: words are sizes that may change from call to call, numbers are fixed; the first is always `batch`.
 dtype: `float32` (the default), `float16`, `int64`, `int32` or `bool`.
-meaning of an input: `features` (the default), `mask` (True = attend; ones when a caller sends none), `token_ids` (with
+meaning of an input: `features` (the default; with `range`, the least and the most that they may be, where the module
+does not take every number), `mask` (True = attend; ones when a caller sends none), `token_ids` (with
 `below`, the number of ids) or `index` (positions on the axis `of`, each once, -1 = none;
 none when a caller sends none).
 meaning of an output: `features` (the default) or `attention`, `[batch, query axis, key axis]` or `[batch, heads, query

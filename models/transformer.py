@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from models.config import Activation
-from models.layers import EncoderLayer, FeedForward, Norm
+from models.config import Activation, Norm
+from models.layers import EncoderLayer, FeedForward
 from models.signature import Declaration
 from models.weighting import read_mask
 

@@ -145,7 +145,7 @@ def _text_faults(manifest: TextManifest) -> list[str]:
     encoder, text = manifest.encoder, manifest.text
     if encoder is None:
         return _task_faults(manifest)
-    positions = int(encoder["max_positions"]) - int(encoder["position_offset"])
+    positions = manifest.encoder_size("max_positions") - manifest.encoder_size("position_offset")
     faults = []
     if text.max_tokens > positions:
         faults.append(f"text.max_tokens is {text.max_tokens}, the position table has room for {positions}")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 SCHEMA_VERSION: Literal[4] = 4
 MANIFEST = "manifest.json"
@@ -75,7 +75,7 @@ class TensorSpec(_Frozen):
     """One input or output of a graph. axes: words are symbolic, numbers are fixed; the first is `batch`.
 
     layer, layout: of attention weights. below: ids of this input are 0 to below - 1; None = any. of: the axis whose
-    positions an index names.
+    positions an index names. range: the least and the most that features may be; None = any, which is not written.
     """
 
     name: str
@@ -86,6 +86,20 @@ class TensorSpec(_Frozen):
     layout: LayoutSpec = DENSE
     below: int | None = None
     of: str = ""
+    range: tuple[float, float] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        if written["range"] is None:
+            del written["range"]
+        return written
+
+    def fill(self, pad_token_id: int) -> float:
+        """What padding holds: an id, no position, or a number that features may be, 0 where it may."""
+        if self.meaning == "features" and self.range is not None:
+            return min(max(0.0, self.range[0]), self.range[1])
+        return {"token_ids": pad_token_id, "index": -1}.get(self.meaning, 0)
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -103,7 +117,8 @@ class GraphSpec(_Frozen):
 
     precision: of weights, hidden states and matrix products; inputs and outputs have types of their own. int8, int4:
     of the weights, by whatever scheme.
-    masks: `any` = exact under every mask, `right` = padding on the right only.
+    masks: `any` = exact under every mask, `right` = padding on the right only. thresholds: the largest sizes
+    at which it still computes in one way and not in another, such as those of windows.
     """
 
     role: Role
@@ -114,6 +129,7 @@ class GraphSpec(_Frozen):
     masks: Literal["any", "right"]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    thresholds: tuple[int, ...] = ()
 
     def output(self, name: str) -> TensorSpec:
         """The output of that name. Raises KeyError."""
@@ -283,7 +299,7 @@ class TextManifest(_Manifest):
 
     kind: Literal["text"] = "text"
     file: str
-    encoder: dict[str, str | int | float] | None = None
+    encoder: dict[str, bool | int | float | str | tuple[int, ...]] | None = None
     task: Task
     text: TextSpec
     embedding: EmbeddingSpec | None = None
@@ -293,6 +309,13 @@ class TextManifest(_Manifest):
     dense: tuple[dict[str, str | int | bool], ...] = ()
     attention: AttentionSpec | None = None
     weights: tuple[WeightsFile, ...]
+
+    def encoder_size(self, name: str, absent: int = 0) -> int:
+        """A size of the encoder. absent: where it does not say. Raises ValueError for a field that is no size."""
+        value = (self.encoder or {}).get(name, absent)
+        if not isinstance(value, int):
+            raise ValueError(f"encoder.{name}: a whole number is needed, got {value!r:.80}")
+        return value
 
     @property
     def is_ready(self) -> bool:

@@ -82,6 +82,13 @@ class Settings(BaseSettings):
         description="Most bytes of answers being made and sent, all requests together; above it 429.",
     )
 
+    max_attention_bytes: int = Field(
+        2**31,
+        ge=1024,
+        le=_MOST_BYTES,
+        description="Most bytes that the attention weights of one call take while it is computed, all layers together.",
+    )
+
     # how it queues
     max_queue_tokens: int = Field(
         1_000_000, ge=1, le=_MOST, description="Most tokens waiting or running; above it 429."

@@ -11,7 +11,17 @@ from itertools import product
 
 import numpy as np
 
-from export.modules.probe import SEEDS, Probe, mixed, one_line, open_probe, rows_of, shape_faults, under_mask
+from export.modules.probe import (
+    SEEDS,
+    Probe,
+    mixed,
+    not_finite,
+    one_line,
+    open_probe,
+    rows_of,
+    shape_faults,
+    under_mask,
+)
 from export.modules.signature import Signature
 from service.manifest import Batching, TensorManifest, TensorSpec
 from service.parity.cases import Case, Layout, make_case, pad_inputs, select_inputs
@@ -21,6 +31,7 @@ from service.parity.masks import MaskKind
 from service.runners.base import Array, Runner
 
 _PADDING_SEEDS = range(101, 105)
+_RIGHT_HINT = 'rows.masks = "right" if padding on the right is all it knows'
 _ALONE = (
     "where a layer of PyTorch takes the first axis for the sequence, batch_first=True mends it; else "
     'rows.batching = "alone" serves it, and each row is then answered as a batch of one'
@@ -52,6 +63,7 @@ def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> De
         return Decision("padded", False, tuple(faults), has_run=False)
     if random := _answers(probe, _repeats):  # nothing else can be asked of it
         return Decision("padded", False, (*faults, *random))
+    faults += _answers(probe, _is_finite_under_masks)
     batching = _batching(signature)
     takes_empty = _takes_empty_rows(probe, batching)
     if batching == "alone":
@@ -91,6 +103,12 @@ def _answers(probe: Probe, question: Callable[[Probe], list[str]]) -> list[str]:
 def takes_empty_rows(manifest: TensorManifest, signature: Signature, runner: Runner) -> bool:
     """Whether a mask may leave nothing of a row. Asked of the graph too: its kernels may give NaN of their own."""
     return _takes_empty_rows(open_probe(manifest, signature, runner), _batching(signature))
+
+
+def mask_faults(manifest: TensorManifest, signature: Signature, runner: Runner) -> list[str]:
+    """What a graph does not answer under masks. PyTorch's fused attention gives zeros where a query has no key left,
+    its form in ONNX has NaN there."""
+    return _answers(open_probe(manifest, signature, runner), _is_finite_under_masks)
 
 
 def _runs_at_all(probe: Probe) -> list[str]:
@@ -146,16 +164,35 @@ def _rows_are_independent(probe: Probe) -> list[str]:
     return []
 
 
+def _mask_kinds(probe: Probe) -> tuple[MaskKind, ...]:
+    """The masks that something is left out by, of those that the module claims."""
+    if not probe.signature.has_mask:
+        return ()
+    return ("right",) if probe.signature.masks == "right" else ("right", "left", "holes")
+
+
+def _is_finite_under_masks(probe: Probe) -> list[str]:
+    """Numbers everywhere, where a query that stands under the mask has nothing left to attend to too."""
+    for kind in _mask_kinds(probe):
+        if faults := not_finite(probe.run(probe.case(kind).inputs), f"under a {kind} mask"):
+            hint = (
+                "masked scores need a finite number, as torch.finfo(dtype).min, and their weights 0 after the softmax"
+            )
+            if kind != "right":
+                hint = f"{_RIGHT_HINT}; else {hint}"
+            return [f"{fault}: {hint}" for fault in faults]
+    return []
+
+
 def _masks_are_honoured(probe: Probe) -> list[str]:
     """Other values under the mask, the same answer."""
-    kinds: tuple[MaskKind, ...] = ("right",) if probe.signature.masks == "right" else ("right", "left", "holes")
-    for kind in kinds if probe.signature.has_mask else ():
+    for kind in _mask_kinds(probe):
         case = probe.case(kind)
         other = probe.case("full", seed=SEEDS[1])
         inputs = {spec.name: under_mask(spec, case, other) for spec in probe.signature.inputs}
         rows = range(case.batch)
         if why := probe.changed(probe.run(inputs), probe.run(case.inputs), case, rows):
-            hint = "" if kind == "right" else '; rows.masks = "right" if padding on the right is all it knows'
+            hint = "" if kind == "right" else f"; {_RIGHT_HINT}"
             return [
                 f"the mask is not honoured (True or 1 = attend): with other values under a {kind} mask {why}{hint}; "
                 'rows.batching = "equal_shapes" serves it without padding'

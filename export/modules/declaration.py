@@ -22,7 +22,8 @@ from service.manifest import DENSE, LayoutSpec, TensorSpec
 
 _BATCH = "batch"
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+# Whatever exporters write (`x:0`, `onnx::MatMul_3`, `/out/Add_output_0`, `42`), and nothing that a line of text hides.
+_NAME = re.compile(r"[^\s\x00-\x1f\x7f\"'`\\]+")
 _TABLES = ("inputs", "outputs", "max_sizes", "rows")
 # Layouts whose number of columns follows from the length: their last axis is a word of its own.
 _COUNTED = frozenset({"strided", "summary"})
@@ -89,7 +90,7 @@ class _Reader:
         found = {}
         for key, value in tables.items():
             if not _NAME.fullmatch(key):
-                self.faults.append(f"{name}.{key}: letters, digits, _ and . make a name, no digit first")
+                self.faults.append(f"{name}.{key}: a name has no spaces, quotes or backslashes")
             if (table := self._table(f"{name}.{key}", value, kind)) is not None:
                 found[key] = table
                 self._check_axes(f"{name}.{key}.axes", table.axes)  # type: ignore[attr-defined]
@@ -127,8 +128,10 @@ class _Reader:
             self.faults.append(f"{where}.dtype: {meaning}: {_either(DTYPES[meaning])} needed, got {table.dtype!r}")
         if meaning == "token_ids" and table.below is None:
             self.faults.append(f"{where}.below: token_ids: the number of ids is needed")
-        for key in ("below", "of"):
-            owner = {"below": "token_ids", "of": "index"}[key]
+        if table.range is not None and table.range[0] >= table.range[1]:
+            self.faults.append(f"{where}.range: the least and the most are needed, got {_told(table.range)}")
+        for key in ("below", "of", "range"):
+            owner = {"below": "token_ids", "of": "index", "range": "features"}[key]
             if getattr(table, key) and meaning != owner:
                 self.faults.append(f"{where}.{key}: only {owner} has one, this is {meaning}")
         if meaning == "mask" and not _is_mask(table.axes):
@@ -136,7 +139,15 @@ class _Reader:
                 f"{where}.axes: a mask is [batch, keys] or [batch, queries, keys], got {_told(list(table.axes))}"
             )
         of = self._index_axis(where, table, inputs) if meaning == "index" else ""
-        return TensorSpec(name=name, dtype=table.dtype, axes=table.axes, meaning=meaning, below=table.below, of=of)
+        return TensorSpec(
+            name=name,
+            dtype=table.dtype,
+            axes=table.axes,
+            meaning=meaning,
+            below=table.below,
+            of=of,
+            range=table.range,
+        )
 
     def _index_axis(self, where: str, table: InputTable, inputs: Mapping[str, InputTable]) -> str:
         """The axis that an index is of; the only other one where it is not said."""
@@ -206,12 +217,26 @@ class _Reader:
             )
         if table.dtype not in FLOATS:
             self.faults.append(f"{where}.dtype: attention: {_either(FLOATS)} needed, got {table.dtype!r}")
-        if has_right_axes and table.layout in _COUNTED and not isinstance(axes[-1], str):
-            self.faults.append(f"{where}.axes: layout {table.layout}: the last axis is a word, got {axes[-1]}")
+        if has_right_axes and table.layout in _COUNTED:
+            self._check_columns(where, table)
         if has_right_axes and table.layout == "block" and table.block is not None and axes[-1] != table.block:
             self.faults.append(f"{where}.axes: layout block: the last axis is {table.block}, got {_told(axes[-1])}")
         if has_right_axes and table.layout == "band" and not isinstance(axes[-1], int):
             self.faults.append(f"{where}.axes: layout band: the last axis is a number, got {_told(axes[-1])}")
+
+    def _check_columns(self, where: str, table: OutputTable) -> None:
+        """The columns of strides and summaries follow from the number of queries: a word, or a number as that is."""
+        queries, columns = table.axes[-2:]
+        if isinstance(queries, str):
+            if not isinstance(columns, str):
+                self.faults.append(f"{where}.axes: layout {table.layout}: the last axis is a word, got {columns}")
+            return
+        is_strided = table.layout == "strided"
+        step, each = (table.stride, 1) if is_strided else (table.block, table.tail)
+        if step and each and columns != (needed := -(-queries // step) * each):
+            self.faults.append(
+                f"{where}.axes: layout {table.layout}: {queries} queries have {needed} columns, got {_told(columns)}"
+            )
 
     def _check_attention(self, outputs: tuple[TensorSpec, ...]) -> None:
         """One number of heads, one pair of axes, layers from 0 on: what a reply and a proof of all layers need."""

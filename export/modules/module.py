@@ -13,12 +13,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from export.errors import ExportError
 from export.modules.declaration import read_declaration, read_toml
@@ -122,11 +124,25 @@ def build(origin: Origin, kwargs: str = "{}") -> tuple[nn.Module, str]:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(_SEED)
             module = kind(**arguments)
+            _check_sizes(module, origin.attribute)
             module = module.eval().requires_grad_(False)
+    except ExportError:
+        raise
     except Exception as error:
         told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         raise ExportError(f"{origin.attribute}({told}): {_line(error)}; --kwargs gives other arguments") from None
     return module, json.dumps(arguments, sort_keys=True)
+
+
+def _check_sizes(module: nn.Module, name: str) -> None:
+    """Raises ExportError naming the numbers of lazy layers, whose sizes only a first call would tell."""
+    lazy = [key for key, value in chain(module.named_parameters(), module.named_buffers()) if is_lazy(value)]
+    if lazy:
+        raise ExportError(
+            f"{name}: a lazy layer has no sizes before its first call: give them, as nn.Linear(16, 32) for "
+            "nn.LazyLinear(32)",
+            [f"{key}: no sizes yet" for key in lazy],
+        )
 
 
 def find_signature(module: nn.Module, file: Path | None) -> Signature:
@@ -200,8 +216,14 @@ def _load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ExportError(f"{path}: cannot be imported: {_line(error)}") from None
+        raise ExportError(f"{path}: cannot be imported: {_line(error)}{_own_hint(error)}") from None
     return module
+
+
+def _own_hint(error: BaseException) -> str:
+    """What is wrong where a file looks for its own package and finds one of ours."""
+    name = str(error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    return f"; {name} is a package of qkv itself: yours needs another name" if name in _OWN else ""
 
 
 def _load_package(origin: Origin) -> ModuleType:

@@ -21,6 +21,9 @@ Outputs = Mapping[str, Array]
 _FIRST_SIZE = 6
 _BATCH = 3
 SEEDS = (101, 102)
+_RANGE_HINT = (
+    "; inputs are tried with values around 0: where they need others, range = [LEAST, MOST] of that input says so"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,19 @@ def shape_faults(probe: Probe, layout: Layout) -> list[str]:
         )
         if faults := [f"outputs.{fault}, at {_at(layout)}" for fault in found if fault]:
             return faults
-        return [
-            f"outputs.{name}: {int(bad)} of {values.size} values are not finite, at {_at(layout)}"
-            for name, values in outputs.items()
-            if (bad := np.count_nonzero(~np.isfinite(values)))
-        ]
+        is_open = any(spec.dtype.startswith("float") and spec.meaning == "features" for spec in probe.signature.inputs)
+        return [f"{fault}{_RANGE_HINT if is_open else ''}" for fault in not_finite(outputs, f"at {_at(layout)}")]
     except Exception as error:
         return [f"it fails at {_at(layout)}: {one_line(error)}"]
+
+
+def not_finite(outputs: Outputs, where: str) -> list[str]:
+    """The outputs that are not numbers everywhere."""
+    return [
+        f"outputs.{name}: {int(bad)} of {values.size} values are not finite, {where}"
+        for name, values in outputs.items()
+        if (bad := np.count_nonzero(~np.isfinite(values)))
+    ]
 
 
 def one_line(error: Exception) -> str:

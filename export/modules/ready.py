@@ -25,6 +25,8 @@ from service.bundle import sha256_file
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FLOATS = ("float32", "float16")
 _ASK = "give --signature FILE"
+# What exporters call the axis of the rows.
+_BATCH_WORDS = frozenset({"batch", "batch_size", "batchsize", "n", "b", "bs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,8 @@ class Ready:
 def open_ready(path: Path, signature_file: Path | None) -> Ready:
     """Read a file. Raises ExportError with every reason why it is not taken."""
     file = read_onnx(path)
-    model, sha256 = file.model, dict(file.sha256)
+    model, sha256, warnings = file.model, dict(file.sha256), list(file.warnings)
     faults = [*operator_faults(model), *_tensor_faults(model)]
-    warnings: list[str] = []
     if signature_file is not None:
         sha256[signature_file.name] = sha256_file(signature_file)
         signature = read_declaration(read_toml(signature_file), str(signature_file))
@@ -99,22 +100,27 @@ def _declare(model: ModelProto, warnings: list[str]) -> tuple[dict[str, Any], li
     batch = _batch_symbol(graph)
     inputs: dict[str, dict[str, object]] = {}
     axes = {value.name: _named_axes(value, batch) for value in (*graph.input, *graph.output)}
+    faults += _first_axis_faults(graph, axes)
     for value in graph.input:
         own = axes[value.name]
         others = {axis for other in graph.input if other.name != value.name for axis in axes[other.name]}
         meaning, unclear = _meaning(value, own, others, graph)
-        faults += _axis_faults(f"inputs.{value.name}", own) + unclear
+        faults += _value_faults(f"inputs.{value.name}", value, own) or unclear
         inputs[value.name] = {"axes": own, "dtype": dtype_of(value)} | meaning
         if meaning.get("meaning") == "mask":
             warnings.append(f"inputs.{value.name}: read as a mask, 1 = attend; --signature says otherwise")
+        elif not meaning and not unclear and "mask" in value.name.lower():
+            warnings.append(f"inputs.{value.name}: read as features, no mask of floats is guessed; --signature says it")
     known = {axis for name in inputs for axis in axes[name]}
     for value in graph.output:
-        faults += _axis_faults(f"outputs.{value.name}", axes[value.name])
-        faults += [
-            f"outputs.{value.name}: axis {axis} is no input's: {_ASK}"
+        where = f"outputs.{value.name}"
+        faults += _value_faults(where, value, axes[value.name]) or [
+            f"{where}: axis {axis} is no input's: {_ASK}"
             for axis in axes[value.name]
             if isinstance(axis, str) and axis and axis not in known
         ]
+        if value.name in inputs:
+            faults.append(f"{where}: an input that is given back as it is: leave that output out of the graph")
     outputs = {value.name: {"axes": axes[value.name], "dtype": dtype_of(value)} for value in graph.output}
     return {"inputs": inputs, "outputs": outputs}, faults
 
@@ -129,11 +135,42 @@ def _named_axes(value: ValueInfoProto, batch: str) -> list[str | int]:
     return ["batch" if axis == batch and batch else axis for axis in axes_of(value) or []]
 
 
-def _axis_faults(where: str, axes: Sequence[str | int]) -> list[str]:
-    if not axes:
-        return [f"{where}: no axes are given: {_ASK}"]
+def _first_axis_faults(graph: GraphProto, axes: Mapping[str, Sequence[str | int]]) -> list[str]:
+    """An axis that is called as the batch is, and is not the first: what is it then?"""
+    symbols = {value.name: axes_of(value) or [] for value in graph.input}
+    has_batch = any(str(own[0]).lower() in _BATCH_WORDS for own in symbols.values() if own)
     faults = []
-    if axes[0] != "batch":
+    for name, own in symbols.items():
+        for place, axis in enumerate(own):
+            is_named = isinstance(axis, str) and axis.lower() in _BATCH_WORDS
+            if place and (axes[name][place] == "batch" or (is_named and not has_batch)):
+                faults.append(
+                    f"inputs.{name}: axis {place} is called {axis}, and rows are the first axis, here {own[0]}: "
+                    f"put the batch first (Transpose), or {_ASK} if it is"
+                )
+    return faults
+
+
+def _value_faults(where: str, value: ValueInfoProto, axes: Sequence[str | int]) -> list[str]:
+    if not value.type.HasField("tensor_type"):
+        return [f"{where}: {str(value.type.WhichOneof('value')).removesuffix('_type')}, only tensors are served"]
+    if (dtype := dtype_of(value)) not in DTYPES:
+        return [f"{where}: {dtype}: {', '.join(DTYPES)} are served: put a Cast into the graph"]
+    return _axis_faults(where, value, axes)
+
+
+def _axis_faults(where: str, value: ValueInfoProto, axes: Sequence[str | int]) -> list[str]:
+    if axes_of(value) is None:
+        return [f"{where}: no axes are given: {_ASK}"]
+    if not axes:
+        return [f"{where}: a single number for all rows: each row needs its own, with the batch as the first axis"]
+    faults = []
+    if isinstance(axes[0], int):
+        faults.append(
+            f"{where}: the first axis is the batch, and the graph fixes it to {axes[0]}: export it with a word there, "
+            "so that it takes any number of rows"
+        )
+    elif axes[0] != "batch":
         faults.append(
             f"{where}: the first axis is {axes[0] or 'without a name'}, not the batch of the first input: {_ASK}"
         )
@@ -161,14 +198,18 @@ def _meaning(
 
 
 def table_rows(name: str, graph: GraphProto) -> int | None:
-    """The rows of the smallest table that an input chooses from; None when it is used in any other way."""
-    sizes = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
+    """The rows of the smallest table that an input chooses from; None when it is used in any other way.
+
+    They are along the axis of the choice: a table may lie across.
+    """
+    sizes = {tensor.name: tensor.dims for tensor in graph.initializer if tensor.dims}
     names, rows = {name}, []
     for node in all_nodes(graph):
         if node.op_type == "Cast" and node.input[0] in names:
             names.add(node.output[0])
         elif node.op_type == "Gather" and node.input[1] in names and node.input[0] in sizes:
-            rows.append(int(sizes[node.input[0]]))
+            axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+            rows.append(int(sizes[node.input[0]][axis]))
         elif node.op_type != "Shape" and names & set(node.input):
             return None
     return min(rows, default=None)

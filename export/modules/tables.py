@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -29,6 +29,9 @@ LAYOUT_KEYS: Mapping[LayoutKind, tuple[str, ...]] = {
 }
 
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
 class Table(BaseModel):
     """No unknown keys, no conversions."""
 
@@ -36,13 +39,14 @@ class Table(BaseModel):
 
 
 class InputTable(Table):
-    """One input. of: the axis of an index."""
+    """One input. of: the axis of an index. range: the least and the most that features may be."""
 
     axes: tuple[str | int, ...]
     dtype: DType = "float32"
     meaning: Literal["features", "mask", "token_ids", "index"] = "features"
     below: int | None = Field(None, ge=1)
     of: str = ""
+    range: tuple[Finite, Finite] | None = None
 
 
 class OutputTable(Table):

@@ -26,7 +26,7 @@ from export.errors import ExportError
 from export.graph import OPSET
 from export.modules.branches import Branch, branch_faults
 from export.modules.contract import dress, interface_faults, operator_faults
-from export.modules.decide import Decision, decide, takes_empty_rows
+from export.modules.decide import Decision, decide, mask_faults, takes_empty_rows
 from export.modules.ready import open_ready
 from export.modules.signature import Signature, heads_of
 from export.modules.storage import large_tensors, place_weights, save_graph, write_tensors
@@ -112,6 +112,7 @@ def export_tensors(origin: Origin, target: Target, options: TensorOptions, progr
             check(origin, decision.faults)
             if material.reference is not None:
                 check(origin, branch_faults(material.branches, draft, material.signature, material.reference, subject))
+                check(origin, mask_faults(draft, material.signature, subject))
             can_be_empty = decision.takes_empty_rows and takes_empty_rows(draft, material.signature, subject)
             manifest = _decided(draft, replace(decision, takes_empty_rows=can_be_empty))
             proved = prove_tensors(manifest, subject, material.reference, progress)

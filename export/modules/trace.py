@@ -70,8 +70,8 @@ def trace(
             raise ExportError(f"{name} has no form in ONNX", [_line(_first(error))]) from None
         assert exported is not None
         assert exported.exported_program is not None
-        if changed := sorted(_changed(exported.exported_program)):
-            raise ExportError(f"{name} cannot be traced", [keeps_state(changed)])
+        if faults := _changed(exported.exported_program, signature):
+            raise ExportError(f"{name} cannot be traced", faults)
         return exported.model_proto, branches
 
 
@@ -80,11 +80,17 @@ def keeps_state(names: Sequence[str]) -> str:
     return f"forward changes {', '.join(names)}: what is served keeps no state"
 
 
-def _changed(program: ExportedProgram) -> set[str]:
-    """The buffers and inputs that a module writes to."""
-    signature = program.graph_signature
-    buffers = (name.removeprefix("module.") for name in signature.buffers_to_mutate.values())
-    return {*buffers, *signature.user_inputs_to_mutate.values()}
+def _changed(program: ExportedProgram, signature: Signature) -> list[str]:
+    """The refusal of a module that writes to its buffers or its inputs."""
+    own = program.graph_signature
+    buffers = sorted(name.removeprefix("module.") for name in own.buffers_to_mutate.values())
+    names = dict(zip(map(str, own.user_inputs), (spec.name for spec in signature.inputs), strict=True))
+    inputs = sorted(names.get(name, name) for name in own.user_inputs_to_mutate.values())
+    told = [keeps_state(buffers)] if buffers else []
+    return told + [
+        f"inputs.{name}: forward writes into it: work on a copy, as x.clone(), or masked_fill for masked_fill_"
+        for name in inputs
+    ]
 
 
 class _Ordered(nn.Module):

@@ -6,6 +6,7 @@ A family says what its checkpoints call them.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
 }
 
 
@@ -53,6 +56,29 @@ _OLD_SUFFIXES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "Layer
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """One of several equal groups of rows of a published tensor. index: which, from 0; count: how many there are."""
+
+    index: int = 0
+    count: int = 1
+
+    def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the published tensor. shape: of the group"""
+        return (shape[0] * self.count, *shape[1:])
+
+    def bounds(self, shape: tuple[int, ...]) -> slice:
+        """Where the group lies in the published tensor. shape: of the group"""
+        return slice(self.index * shape[0], (self.index + 1) * shape[0])
+
+
+ALL_ROWS = Rows()
+
+
+def _read_no_more(_: Mapping[str, Any], __: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One family of checkpoints.
 
@@ -65,6 +91,10 @@ class Family:
     nullable: fields that may be null, which means their default.
     derive: fields that follow from the values of others. Raises ConfigError for values that do not go together.
     heads: what may stand on its encoders.
+    weight_rows: canonical name without `.weight` or `.bias` → the rows that it is of a tensor that checkpoints hold for
+    several of them.
+    fixed: keys of config.json with which something else would be computed, and the one value that they may have.
+    read_more: fields that are not one key each, from a config.json and the values by field. Raises ConfigError.
     """
 
     name: str
@@ -78,12 +108,23 @@ class Family:
     nullable: tuple[str, ...] = ("pad_token_id",)
     derive: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     heads: Mapping[HeadName, Head] = dataclass_field(default_factory=dict)
+    weight_rows: Mapping[str, Rows] = dataclass_field(default_factory=dict)
+    fixed: Mapping[str, Any] = dataclass_field(default_factory=dict)
+    read_more: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = _read_no_more
 
     def read_config(self, config: Mapping[str, Any]) -> EncoderConfig:
         """The shape that a config.json describes. Raises ConfigError with every key that is missing or not right."""
         values = dict(self.config_defaults) | self._read(config)
-        if faults := [*self._faults(config, values)]:
+        faults, more = [*self._faults(config, values)], {}
+        try:
+            wrong = {fault.key for fault in faults}
+            right = {field: value for field, value in values.items() if self.config_names.get(field) not in wrong}
+            more = dict(self.read_more(config, right))
+        except ConfigError as error:
+            faults += error.faults
+        if faults:
             raise ConfigError(faults)
+        values |= more
         known = {"family": self.name, "activation": _ACTIVATIONS[values["activation"]]}
         return EncoderConfig.from_dict(dict(self.derive(values)) | known)
 
@@ -110,6 +151,9 @@ class Family:
         for alias, key in self.config_aliases.items():
             if alias in config and config[alias] != config.get(key, config[alias]):
                 yield ConfigFault(alias, config[alias], f"another name of {key}, which is {config[key]}")
+        for key, needed in self.fixed.items():
+            if config.get(key) not in (None, needed):
+                yield ConfigFault(key, config[key], f"{json.dumps(needed)} is needed")
         if (kind := config.get("position_embedding_type") or "absolute") != "absolute":
             yield ConfigFault("position_embedding_type", kind, "absolute is needed")
 
@@ -121,6 +165,11 @@ class Family:
             group, inner = divmod(index, config.group_layers)
             names[ours] = self.weight_names[template].format(i=index, group=group, inner=inner)
         return names
+
+    def rows(self, ours: str) -> Rows:
+        """Which rows of its tensor a parameter is, by its canonical name."""
+        part, _, _ = split_layer(ours)[1].rpartition(".")
+        return self.weight_rows.get(part, ALL_ROWS)
 
     def find_prefix(self, names: Iterable[str]) -> str:
         """The prefix that this checkpoint uses. Raises ValueError when its word table has none of the known names."""
@@ -160,12 +209,16 @@ def _is_whole(value: Any, least: int) -> bool:
 # EncoderConfig field → what its value must be, in words and as a question.
 _Check = tuple[str, Callable[[Any], bool]]
 _COUNT: _Check = ("a whole number from 1 is needed", lambda value: _is_whole(value, 1))
+_FLAG: _Check = ("true or false is needed", lambda value: isinstance(value, bool))
 _FIELDS: Mapping[str, _Check] = {
     "layer_norm_eps": (
         "a number above 0 and below 1 is needed",
         lambda value: type(value) in (int, float) and 0 < value < 1,
     ),
     "pad_token_id": ("a whole number from 0 is needed", lambda value: _is_whole(value, 0)),
+    "has_norm_bias": _FLAG,
+    "has_attention_bias": _FLAG,
+    "has_ffn_bias": _FLAG,
     "activation": (
         f"one of {', '.join(_ACTIVATIONS)} is needed",
         lambda value: isinstance(value, str) and value in _ACTIVATIONS,

@@ -10,10 +10,12 @@ from models.families.bert import BERT
 from models.families.distilbert import DISTILBERT
 from models.families.electra import ELECTRA
 from models.families.family import ConfigError, ConfigFault, Family
+from models.families.modernbert import MODERNBERT
 from models.families.mpnet import MPNET
+from models.families.nomic_bert import NOMIC_BERT
 from models.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 
-_ALL = (ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, MPNET, ROBERTA, XLM_ROBERTA)
+_ALL = (ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, MODERNBERT, MPNET, NOMIC_BERT, ROBERTA, XLM_ROBERTA)
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _ALL}
 
 

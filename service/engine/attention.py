@@ -6,6 +6,7 @@ Pure functions between a request's choice and the `attention.N` outputs of the `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isqrt
 from typing import Literal
 
 from service.engine.batch import RowResult
@@ -51,6 +52,31 @@ def num_values(choice: AttentionChoice, lengths: Sequence[int], spec: AttentionS
     heads = len(select_heads(choice, spec))
     num_matrices = len(select_layers(choice, spec)) * (1 if choice.heads == "mean" else heads)
     return num_matrices * sum(length * length for length in lengths)
+
+
+def check_work(lengths: Sequence[int], spec: AttentionSpec, limit: int) -> None:
+    """Refuse a text so long that its weights could take all memory. Raises RequestError with the longest allowed.
+
+    The graph computes the weights of every layer, and they are there together, whichever were asked for.
+    """
+    longest, allowed = max(lengths, default=0), isqrt(limit // _bytes_per_pair(spec))
+    if longest > allowed:
+        raise RequestError(
+            f"include: attention of texts of up to {allowed} tokens allowed, got {longest}: all {spec.layers} layers "
+            f"of {spec.heads} heads are computed together; send shorter texts",
+            param="include",
+            code="output_too_large",
+        )
+
+
+def may_share_a_call(length: int, spec: AttentionSpec, max_call_tokens: int, limit: int) -> bool:
+    """Whether a call full of texts of that length, and none longer, gives weights within the limit."""
+    return max_call_tokens * length * _bytes_per_pair(spec) <= limit
+
+
+def _bytes_per_pair(spec: AttentionSpec) -> int:
+    """Of a query and a key, what the graph's weights of all layers take."""
+    return int(_SAFETENSORS_BYTES_PER_VALUE) * spec.layers * spec.heads
 
 
 def check_response_size(  # noqa: PLR0913 - each is a part of the size or of its refusal

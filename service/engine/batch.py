@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from service.engine.cost import Cost
 from service.engine.layouts import own_shape
 from service.manifest import GraphSpec, Role, TensorSpec
 from service.runners.base import Array
@@ -20,6 +21,7 @@ Heads = Literal["mean", "all"] | tuple[int, ...]
 
 # Absent ones are filled with 1 as far as the row goes.
 _MASKS = frozenset({"attention_mask", "pooling_mask", "mask"})
+_PER_TOKEN = Cost()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Row:
     """One sequence on its way to a graph, or several that belong together.
 
     inputs: arrays by the graph's input names, without the batch axis; absent ones are filled by `collate`.
-    sizes: of the symbolic axes. length: their sum, what the row costs in tokens.
+    sizes: of the symbolic axes. length: what the row costs in tokens, by `cost`.
     outputs: names of the graph outputs wanted for this row.
     heads: which heads of its attention weights are kept, and whether as their mean.
     group: rows of different groups never share a call; None = this row shares with none.
@@ -39,10 +41,11 @@ class Row:
     outputs: tuple[str, ...]
     heads: Heads = "all"
     group: Hashable | None = "any"
+    cost: Cost = _PER_TOKEN
     length: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "length", max(1, sum(self.sizes.values())))
+        object.__setattr__(self, "length", self.cost.of(self.sizes))
 
 
 RowResult = dict[str, Array]
@@ -59,7 +62,7 @@ def collate(graph: GraphSpec, rows: Sequence[Row], *, pad_token_id: int) -> dict
 
 def padded_length(rows: Sequence[Row]) -> int:
     """What each row costs once it is padded to the others, in tokens."""
-    return max(1, sum(_widths(rows).values()))
+    return rows[0].cost.of(_widths(rows))
 
 
 def _widths(rows: Sequence[Row]) -> dict[str, int]:
@@ -68,8 +71,7 @@ def _widths(rows: Sequence[Row]) -> dict[str, int]:
 
 def _stack(spec: TensorSpec, rows: Sequence[Row], widths: Mapping[str, int], pad_token_id: int) -> Array:
     shape = [axis if isinstance(axis, int) else widths[axis] for axis in spec.axes[1:]]
-    fill = {"token_ids": pad_token_id, "index": -1}.get(spec.meaning, 0)
-    batch = np.full((len(rows), *shape), fill, dtype=spec.dtype)
+    batch = np.full((len(rows), *shape), spec.fill(pad_token_id), dtype=spec.dtype)
     for index, row in enumerate(rows):
         values = row.inputs.get(spec.name)
         if values is None and spec.meaning not in _MASKS:

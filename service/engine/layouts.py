@@ -50,7 +50,7 @@ def query_axis(spec: TensorSpec) -> str | int:
 
 
 def _num_columns(spec: TensorSpec, sizes: Sizes) -> int:
-    layout, seq = spec.layout, sizes[str(query_axis(spec))]
+    layout, seq = spec.layout, size_of(query_axis(spec), sizes)
     if layout.kind == "strided":
         return -(-seq // layout.stride)
     if layout.kind == "summary":

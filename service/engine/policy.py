@@ -28,9 +28,9 @@ _CALL_TOKENS = 1024
 _CALL_TOKENS_INT8 = 512
 
 
-def call_tokens(precision: Precision) -> int:
-    """Most padded tokens in one call on a CPU, where no setting says otherwise."""
-    return _CALL_TOKENS_INT8 if precision == "int8" else _CALL_TOKENS
+def call_tokens(precision: Precision, asked: int | None = None) -> int:
+    """Most padded tokens in one call. asked: by the settings; None = what is best on a CPU."""
+    return asked or (_CALL_TOKENS_INT8 if precision == "int8" else _CALL_TOKENS)
 
 
 @dataclass(slots=True, eq=False)

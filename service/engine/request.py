@@ -224,7 +224,7 @@ class TensorItem:
 
 @dataclass(frozen=True, slots=True)
 class TensorResult:
-    """The answer for a whole request, in the order of the batch. num_tokens: positions that were run."""
+    """The answer for a whole request, in the order of the batch. num_tokens: the cost of its rows (`engine.cost`)."""
 
     items: list[TensorItem]
     num_tokens: int

@@ -105,6 +105,11 @@ def _check_values(spec: TensorSpec, values: Array) -> None:
         is_bad = ~np.isfinite(values)
         if is_bad.any():
             raise fault(spec.name, f"finite numbers needed, got {_at(values, is_bad)}")
+    if spec.range is not None:
+        least, most = spec.range
+        is_bad = (values < least) | (values > most)
+        if is_bad.any():
+            raise fault(spec.name, f"{least:g} to {most:g} allowed, got {_at(values, is_bad)}")
     if spec.below is not None:
         _check_range(spec, values, 0, spec.below)
     if spec.meaning == "mask" and spec.dtype != "bool":

@@ -11,6 +11,7 @@ import numpy as np
 
 from service.engine import attention
 from service.engine.batch import Heads, Row, RowResult
+from service.engine.cost import cost_of
 from service.engine.formats import value_cost
 from service.engine.layouts import Part, expand, own_shape, query_axis, size_of
 from service.engine.request import LayerAttention, TensorItem, TensorRequest, TensorResult
@@ -34,6 +35,7 @@ class TensorModel:
     def __init__(self, manifest: TensorManifest, settings: Settings, submit: Submit, probes: Probes) -> None:
         self.manifest = manifest
         self.graph = manifest.graph("encode")
+        self._cost = cost_of(self.graph)
         self._settings = settings
         self._submit = submit
         self._by_name = {spec.name: spec for spec in self.graph.outputs}
@@ -60,6 +62,7 @@ class TensorModel:
                 names,
                 heads,
                 self._group(sizes),
+                self._cost,
             )
             for index in range(batch_size)
         ]
@@ -73,7 +76,7 @@ class TensorModel:
     @property
     def max_length(self) -> int:
         """The longest row there can be, in tokens."""
-        return max(1, sum(self.manifest.tensors.max_sizes.values()))
+        return self._cost.of(self.manifest.tensors.max_sizes)
 
     def probe_row(self, length: int) -> Row:
         """A row that proves life and warms up: of the stored probes, the one nearest to this length.
@@ -91,7 +94,9 @@ class TensorModel:
         }
         inputs = {name: values[0] for name, values in probe.inputs.items()}
         outputs = tuple(spec.name for spec in self.graph.outputs if spec.meaning != "attention")
-        return Row(inputs, sizes, "encode", outputs or self._attention_names((0,)), "all", self._group(sizes))
+        return Row(
+            inputs, sizes, "encode", outputs or self._attention_names((0,)), "all", self._group(sizes), self._cost
+        )
 
     def close(self) -> None:
         """Holds nothing."""

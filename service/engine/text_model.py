@@ -8,7 +8,8 @@ import numpy as np
 
 from service.bundle import Bundle
 from service.engine import attention, text_answers
-from service.engine.batch import Heads, Row, RowResult
+from service.engine.batch import Row, RowResult
+from service.engine.policy import call_tokens
 from service.engine.request import EncodedItem, EncodeRequest, EncodeResult
 from service.engine.sized import build_sized
 from service.engine.tasks import attention_of, check_includes, head_of, unsupported_task
@@ -30,6 +31,7 @@ class TextModel:
         """Raises StartupError when the bundle's tokenizer cannot be used."""
         self.manifest = bundle.manifest
         self._settings = settings
+        self._max_call_tokens = call_tokens(bundle.manifest.precision, settings.max_call_tokens)
         self._submit = submit
         self._texts = TextStage(bundle, settings)
         self._answers = TextAnswers(bundle.manifest, self._texts)
@@ -45,7 +47,7 @@ class TextModel:
         role, outputs = self._graph_outputs(request)
         encodings = await self._texts.encode(request, request.truncate or self._settings.truncate)
         num_held = self._check_size(request, encodings)
-        rows = [self._row(encoding, role, outputs, request.attention.heads) for encoding in encodings]
+        rows = [self._row(request, encoding, role, outputs) for encoding in encodings]
         results = await self._submit(rows) if outputs else [{} for _ in rows]
         items = await self._finish(request, encodings, results)
         if "sparse" in request.include:
@@ -86,15 +88,21 @@ class TextModel:
         attention.select_heads(request.attention, spec)  # refused here, before anything is tokenised
         return graph.role, (*outputs, *(f"attention.{layer}" for layer in layers))
 
-    def _row(self, encoding: Encoding, role: Role, outputs: tuple[str, ...], heads: Heads) -> Row:
-        inputs = {"input_ids": encoding.ids, "token_type_ids": encoding.type_ids}
+    def _row(self, request: EncodeRequest, encoding: Encoding, role: Role, outputs: tuple[str, ...]) -> Row:
+        inputs, num_tokens = {"input_ids": encoding.ids, "token_type_ids": encoding.type_ids}, len(encoding.ids)
         if encoding.pooling_mask is not None:
             inputs["pooling_mask"] = encoding.pooling_mask
-        return Row(inputs, {"seq": len(encoding.ids)}, role, outputs, heads, self._group)
+        is_alone = "attention" in request.include and not attention.may_share_a_call(
+            num_tokens, attention_of(self.manifest), self._max_call_tokens, self._settings.max_attention_bytes
+        )
+        group = None if is_alone else self._group
+        return Row(inputs, {"seq": num_tokens}, role, outputs, request.attention.heads, group)
 
     def _check_size(self, request: EncodeRequest, encodings: Sequence[Encoding]) -> float:
         """Refuse an answer that is too large, as far as can be told before it is computed. -> bytes that are held"""
         lengths = [len(encoding.ids) for encoding in encodings]
+        if "attention" in request.include:
+            attention.check_work(lengths, attention_of(self.manifest), self._settings.max_attention_bytes)
         num_values = text_answers.num_values(self.manifest, request, lengths)
         num_tokens = sum(lengths) if "tokens" in request.include else 0
         num_bytes = request.answer_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import isqrt, prod
 
 import numpy as np
 
@@ -29,8 +29,10 @@ from service.runners.base import Array
 class Form:
     """How much is tried.
 
-    num_long_seeds: seeds under which the largest size itself is tried; lengths: the others, as far as below it.
-    max_size: no axis of tensors is tried at more, texts are tried at their limit; max_case_tokens: cap of batch ×
+    num_long_seeds: seeds under which the largest size itself is tried, and those around which a graph of texts changes
+    how it computes; lengths: the others, as far as below it. max_size: no axis of tensors is tried at more;
+    max_text_size: no text is, and none of which the weights of all layers would take more than max_row_bytes, for they
+    are all computed at once; max_case_tokens: cap of batch ×
     length (a lone row of any length is tried); max_case_bytes: cap of the attention weights of one case, above which
     it compares fewer layers. large_size: at which one lone row of tensors is tried beside, as far as what it takes and
     gives is at most max_large_bytes, else at half of it, and so on.
@@ -43,6 +45,8 @@ class Form:
     max_size: int
     max_case_tokens: int
     max_case_bytes: int
+    max_text_size: int = 1024
+    max_row_bytes: int = 512 * 2**20
     large_size: int = 0
     max_large_bytes: int = 16 * 2**20
 
@@ -72,6 +76,7 @@ FORMS: Mapping[str, Form] = {
 }
 # An axis of positions on another one, such as global tokens: few are usual.
 _MAX_INDEX = 3
+_EQUAL_SIZE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +131,35 @@ def mask_kinds(manifest: Manifest) -> tuple[MaskKind, ...]:
 
 def _layouts(manifest: Manifest, form: Form) -> Iterator[Layout]:
     batches = (1,) if manifest.batching == "alone" else form.batches
-    limit = max(manifest.max_sizes.values(), default=1)
-    if isinstance(manifest, TensorManifest):
-        limit = min(limit, form.max_size)
-    shorter = [length for length in sorted({*form.lengths, *_edges(manifest)}) if length < limit]
+    limit = min(max(manifest.max_sizes.values(), default=1), _largest(manifest, form))
+    shorter = {length for length in {*form.lengths, *_edges(manifest)} if length < limit}
+    edges = {size + after for graph in manifest.graphs for size in graph.thresholds for after in (0, 1)}
+    longer = {limit, *(length for length in edges if length < limit)}
     for seed in range(form.num_seeds):
-        lengths = [*shorter, limit] if seed < form.num_long_seeds else shorter
+        lengths = sorted(shorter | longer if seed < form.num_long_seeds else shorter)
         for place, batch, kind in product(range(len(lengths)), batches, mask_kinds(manifest)):
             layout = Layout(seed, batch, _sizes(manifest, lengths, place), kind)
             is_small = batch == 1 or batch * layout.longest <= form.max_case_tokens
             if is_small and _is_possible(kind, batch, layout.longest):
                 yield layout
+    yield from _equal_layouts(manifest, batches)
+
+
+def _equal_layouts(manifest: Manifest, batches: Sequence[int]) -> Iterator[Layout]:
+    """Every axis of one size, the batch too where it can be: code that asks whether two sizes are equal."""
+    if len(manifest.max_sizes) < 2:
+        return
+    size = min(_EQUAL_SIZE, *manifest.max_sizes.values())
+    for batch, kind in product(sorted({1, min(size, max(batches))}), mask_kinds(manifest)):
+        if _is_possible(kind, batch, size):
+            yield Layout(0, batch, dict.fromkeys(manifest.max_sizes, size), kind)
+
+
+def _largest(manifest: Manifest, form: Form) -> int:
+    if isinstance(manifest, TensorManifest) or manifest.attention is None:
+        return form.max_size
+    num_matrices = manifest.attention.layers * manifest.attention.heads
+    return min(form.max_text_size, isqrt(form.max_row_bytes // (4 * num_matrices)))
 
 
 def _large_layouts(manifest: Manifest, form: Form) -> Iterator[Layout]:
@@ -173,12 +196,14 @@ def _edges(manifest: Manifest) -> set[int]:
 
 
 def _sizes(manifest: Manifest, lengths: Sequence[int], place: int) -> dict[str, int]:
-    """Sizes that differ from axis to axis."""
+    """Sizes that differ from axis to axis, as far as their limits allow: axes that change places must show."""
     counts = {spec.axes[-1] for spec in manifest.graph("encode").inputs if spec.meaning == "index"}
-    sizes = {}
+    sizes: dict[str, int] = {}
     for step, (axis, limit) in enumerate(manifest.max_sizes.items()):
-        size = lengths[(place + step) % len(lengths)]
-        sizes[axis] = min(size, limit, _MAX_INDEX if axis in counts else limit)
+        most = min(limit, _MAX_INDEX) if axis in counts else limit
+        wanted = min(lengths[(place + step) % len(lengths)], most)
+        nearest = sorted(range(1, min(most, wanted + len(sizes)) + 1), key=lambda size: abs(size - wanted))
+        sizes[axis] = next((size for size in nearest if size not in sizes.values()), wanted)
     return sizes
 
 
@@ -226,6 +251,9 @@ def _values(spec: TensorSpec, layout: Layout, masks: Masks, rng: np.random.Gener
     if spec.meaning == "index":
         return _index(spec, shape, masks, rng)
     if spec.dtype.startswith("float"):
+        if spec.range is not None:
+            drawn: Array = np.clip(rng.uniform(*spec.range, shape).astype(spec.dtype), *spec.range)
+            return drawn
         return rng.standard_normal(shape).astype(spec.dtype)
     return rng.integers(0, 2 if spec.below is None else spec.below, shape).astype(spec.dtype)
 
@@ -250,7 +278,7 @@ def pad_inputs(manifest: Manifest, inputs: Mapping[str, Array], sizes: Sizes) ->
     padded = {}
     for spec in manifest.graph("encode").inputs:
         values = inputs[spec.name]
-        fill = {"token_ids": manifest.pad_token_id, "index": -1}.get(spec.meaning, 0)
+        fill = spec.fill(manifest.pad_token_id)
         widths = [
             (0, sizes[axis] - size if isinstance(axis, str) else 0)
             for axis, size in zip(spec.axes[1:], values.shape[1:], strict=True)

@@ -31,13 +31,15 @@ EXACT = {"accept": "application/vnd.safetensors"}
 
 
 def layouts(manifest: Manifest) -> Iterator[Layout]:
-    """Every batch under every mask, lengths in turn and different from axis to axis."""
+    """Every batch under every mask, lengths in turn and different from axis to axis, and once the same for all."""
     for place, (batch, kind) in enumerate(product(BATCHES, mask_kinds(manifest))):
         sizes = {
             axis: min(LENGTHS[(place + step) % len(LENGTHS)], 3 if axis == "num_global" else limit)
             for step, (axis, limit) in enumerate(manifest.max_sizes.items())
         }
+        assert len(set(sizes.values())) == len(sizes)
         yield Layout(seed=7, batch=batch, sizes=sizes, kind=kind)
+    yield Layout(seed=7, batch=3, sizes=dict.fromkeys(manifest.max_sizes, 3), kind="right")
 
 
 def packed(values: Array) -> dict[str, object]:
@@ -60,6 +62,7 @@ async def test_a_preset_is_proved_and_served(name: str, tmp_path: Path) -> None:
     bundle = open_bundle(exported.path)
     report = ParityReport.model_validate_json(bundle.file(PARITY).read_bytes())
     assert (bundle.manifest.proof.kind, report.passed, bundle.manifest.batching) == ("pytorch", True, "padded")
+    check_report(bundle.manifest, report)
     assert set(mask_kinds(bundle.manifest)) == {"full", "right", "left", "holes", "empty"}
     app = create_app(Settings(), lambda: bundle)
     async with (
@@ -71,6 +74,19 @@ async def test_a_preset_is_proved_and_served(name: str, tmp_path: Path) -> None:
             await check(client, bundle, make_case(bundle.manifest, layout, index))
         if name == "sliding-window":
             await check_long(client, bundle)
+
+
+def check_report(manifest: Manifest, report: ParityReport) -> None:
+    """The proof that travels with a bundle holds its weights to what is promised of them, closer than its own gates."""
+    worst = {gate.name: gate.worst for gate in report.gates}
+    limits = dict.fromkeys(("attention", "attention_invariance", "row_sum"), 1e-5) | {"masked_columns": 0.0}
+    if manifest.attention_graph is None:
+        assert not worst.keys() & limits.keys()
+        return
+    for name, limit in (limits | {"empty_rows": 0.0}).items():
+        found = worst[name]
+        assert found is not None, name
+        assert found <= limit, (name, found)
 
 
 async def check(client: httpx2.AsyncClient, bundle: Bundle[Manifest], case: Case) -> None:

@@ -85,6 +85,37 @@ def _albert(rng: np.random.Generator, seed: int) -> dict[str, Any]:
     return config | {"num_hidden_groups": groups, "inner_group_num": 1 + seed // 4 % 2}
 
 
+def _turned(rng: np.random.Generator, seed: int) -> dict[str, Any]:
+    """Heads that rotary positions can turn: of an even width."""
+    config = _common(rng, seed)
+    num_heads = config["num_attention_heads"]
+    least = max(1, -(-8 // num_heads))
+    return config | {"hidden_size": num_heads * 2 * int(rng.integers(least, least + 4))}
+
+
+def _modernbert(rng: np.random.Generator, seed: int) -> dict[str, Any]:
+    """Windows of 1 to 15, layers in the old spelling, in the new one, or all of one kind."""
+    names = {"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"}
+    config = {names.get(key, key): value for key, value in _turned(rng, seed).items()}
+    config |= {"local_attention": int(rng.integers(1, 16)), "hidden_activation": (*_ACTIVATIONS, "silu")[seed % 4]}
+    config |= {key: bool(rng.integers(2)) for key in ("norm_bias", "attention_bias", "mlp_bias")}
+    config |= dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
+    bases = [float(rng.integers(5, 2000)) for _ in range(2)]
+    if seed % 2:
+        kinds = ("full_attention", "sliding_attention")
+        drawn = [kinds[int(rng.integers(2))] for _ in range(config["num_hidden_layers"])]
+        ropes = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in zip(kinds, bases, strict=True)}
+        return config | {"layer_types": drawn, "rope_parameters": ropes}
+    older = {"global_attn_every_n_layers": 1 + seed // 2 % 3}
+    return config | older | dict(zip(("global_rope_theta", "local_rope_theta"), bases, strict=True))
+
+
+def _nomic_bert(rng: np.random.Generator, seed: int) -> dict[str, Any]:
+    own = {"hidden_act": ("silu", "gelu", "relu")[seed % 3], "type_vocab_size": 1 + seed % 3}
+    rope = {"rope_type": "default", "rope_theta": float(rng.integers(5, 2000))}
+    return _turned(rng, seed) | own | {"rope_parameters": rope}
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """One family in `transformers`. classes: their names without Config, Model and the like, taken in turns.
@@ -119,6 +150,8 @@ REFERENCES: Mapping[str, Reference] = {
     "mpnet": Reference(("MPNet",), _mpnet, lambda _pad: 2),
     "electra": Reference(("Electra",), _electra),
     "albert": Reference(("Albert",), _albert),
+    "modernbert": Reference(("ModernBert",), _modernbert),
+    "nomic_bert": Reference(("NomicBert",), _nomic_bert),
 }
 
 
@@ -129,7 +162,8 @@ def randomise(model: torch.nn.Module) -> torch.nn.Module:
             spread = 1.0 / parameter.shape[-1] ** 0.5 if parameter.dim() == 2 else 0.2
             if "relative_attention_bias" in name:
                 spread = 1.0
-            parameter.normal_(1.0 if "norm.weight" in name.lower() else 0.0, spread)
+            is_norm = parameter.dim() == 1 and "norm" in name.lower() and name.endswith("weight")
+            parameter.normal_(1.0 if is_norm else 0.0, spread)
     return model
 
 

@@ -48,7 +48,7 @@ def test_absent_keys_have_the_defaults_of_transformers(name: str) -> None:
     family = FAMILIES[whole["model_type"]]
     keys = {family.config_names[field] for field in family.config_defaults if field in family.config_names}
     kept = {key: value for key, value in whole.items() if key not in keys}
-    wide = {"vocab_size": 30_000, "num_hidden_layers": 4, "n_layers": 4, "dtype": None}
+    wide = {"vocab_size": 60_000, "num_hidden_layers": 4, "n_layers": 4, "layer_types": None, "dtype": None}
     same = {key: getattr(default, key) for key in keys}
     assert read(kept | wide) == read(kept | wide | same)
 
@@ -116,7 +116,7 @@ def test_layers_of_a_group_share_their_weights(steps: int, groups: int, inner: i
         ("roberta", {"pad_token_id": None}, "pad_token_id", "a whole number from 0"),
         ("roberta", {"pad_token_id": 30}, "pad_token_id", "an id below vocab_size, which is 30"),
         ("xlm-roberta", {"position_embedding_type": "relative_key"}, "position_embedding_type", "absolute is needed"),
-        ("roberta", {"hidden_act": "swish"}, "hidden_act", "one of gelu"),
+        ("roberta", {"hidden_act": "mish"}, "hidden_act", "one of gelu"),
         ("roberta", {"hidden_act": None}, "hidden_act", "one of gelu"),
         ("roberta", {"type_vocab_size": 0}, "type_vocab_size", "a whole number from 1"),
         ("distilbert", {"activation": "tanh"}, "activation", "one of gelu"),

@@ -99,6 +99,32 @@ async def test_an_answer_over_the_limit_is_refused_before_anything_runs(make_eng
     await engine.close(1)
 
 
+async def test_attention_of_a_text_too_long_for_memory_is_refused_before_anything_runs(make_engine: MakeEngine) -> None:
+    """All layers are computed, although one is asked for: 2 layers of 2 heads of 12 tokens are 2,304 bytes."""
+    runner = FakeRunner()
+    engine = make_engine(runner, max_attention_bytes=2303)
+    one_layer = {"include": frozenset({"attention"}), "attention": AttentionChoice(layers=(0,), heads=(0,))}
+    assert (await engine.encode(texts("dog " * 9, **one_layer))).items
+    num_calls = len(runner.shapes)
+    with pytest.raises(RequestError, match="up to 11 tokens allowed, got 12") as error:
+        await engine.encode(texts("cat", "dog " * 10, **one_layer))
+    assert (error.value.param, error.value.code) == ("include", "output_too_large")
+    assert len(runner.shapes) == num_calls
+    assert (await engine.encode(texts("dog " * 10))).items
+    await engine.close(1)
+
+
+async def test_attention_of_several_texts_in_a_call_fits_in_memory_too(make_engine: MakeEngine) -> None:
+    """3 tokens beside others in a call of 32 take at most 1,536 bytes, of 4 tokens 2,048."""
+    runner = FakeRunner()
+    engine = make_engine(runner, max_attention_bytes=1600, max_call_tokens=32)
+    await engine.encode(texts(*["cat"] * 4, *["dog dog"] * 2, include=frozenset({"attention"})))
+    assert sorted(runner.shapes) == [(1, 4), (1, 4), (4, 3)]
+    await engine.encode(texts(*["dog dog"] * 2))
+    assert runner.shapes[-1] == (2, 4)
+    await engine.close(1)
+
+
 async def test_one_bad_row_of_a_request_refuses_it_before_anything_runs(make_engine: MakeEngine) -> None:
     runner = FakeRunner()
     engine = make_engine(runner)

@@ -86,8 +86,8 @@ def test_all_wrong_values_of_a_config_are_told_at_once(tiny_models: Path, tmp_pa
     assert set(caught.value.faults) == {
         "config.json: num_hidden_layers: a whole number from 1 is needed, got 2.5",
         'config.json: hidden_size: a whole number from 1 is needed, got "32"',
-        "config.json: hidden_act: one of gelu, gelu_python, gelu_new, gelu_pytorch_tanh, gelu_fast, relu is needed, "
-        "got [1]",
+        "config.json: hidden_act: one of gelu, gelu_python, gelu_new, gelu_pytorch_tanh, gelu_fast, relu, silu, swish "
+        "is needed, got [1]",
         "config.json: layer_norm_eps: a number above 0 and below 1 is needed, got -1",
     }
 

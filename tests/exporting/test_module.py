@@ -231,3 +231,10 @@ def test_code_under_a_name_of_ours_is_not_replaced_without_a_word(tmp_path: Path
     message = r"has models, a name of a package of qkv itself.*rename it, or move"
     with pytest.raises(ExportError, match=message), open_module(source, ModuleOptions()):
         pass
+
+
+def test_a_file_of_a_package_under_a_name_of_ours_tells_what_it_met(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("from models.parts import Block\n")
+    message = r"No module named 'models.parts'; models is a package of qkv itself: yours needs another name"
+    with pytest.raises(ExportError, match=message):
+        build(read_origin(f"{tmp_path / 'net.py'}:Net"))

@@ -161,6 +161,59 @@ def test_a_signature_says_what_the_graph_does_not(tmp_path: Path) -> None:
     assert [spec.axes for spec in manifest_of(tmp_path / "out").graph("encode").inputs] == [("batch", "seq")] * 2
 
 
+@pytest.mark.parametrize(
+    ("given", "result"),
+    [("serving_default_x:0", "StatefulPartitionedCall:0"), ("onnx::MatMul_0", "42"), ("x", "/out/Add_output_0")],
+)
+async def test_names_of_other_exporters_are_served_as_they_are(tmp_path: Path, given: str, result: str) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "seq", 8]) for name in (given, result)]
+    node = helper.make_node("MatMul", [given, "linear"], [result])
+    graph = helper.make_graph([node], "net", values[:1], values[1:], [numpy_helper.from_array(LINEAR, "linear")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    export_model(str(saved(model, tmp_path / "net.onnx")), tmp_path / "out")
+    engine = Engine.start(open_bundle(tmp_path / "out"), Settings(num_threads=1))
+    x = RNG.standard_normal((2, 3, 8), dtype=np.float32)
+    answer = await engine.infer(TensorRequest({given: x}))
+    await engine.close(1.0)
+    np.testing.assert_allclose([item.outputs[result] for item in answer.items], x @ LINEAR, rtol=1e-5, atol=1e-5)
+
+
+def test_ids_of_a_table_that_lies_across_are_as_many_as_its_columns(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["words"], axis=1),
+        helper.make_node("Transpose", ["words"], ["y"], perm=[1, 2, 0]),
+    ]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", "seq"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "seq", 8])
+    table = numpy_helper.from_array(np.ascontiguousarray(TABLE.T), "table")
+    graph = helper.make_graph(nodes, "net", [ids], [y], [table])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    assert open_ready(saved(model, tmp_path / "net.onnx"), None).signature.inputs[0].below == len(TABLE)
+
+
+@pytest.mark.parametrize("ir_version", [3, 9])
+def test_weights_among_the_inputs_are_no_inputs(tmp_path: Path, ir_version: int) -> None:
+    """The oldest form of the file has them there; in a newer one they are defaults, and that they stay is told."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8]) for name in ("x", "y"))
+    linear = helper.make_tensor_value_info("linear", TensorProto.FLOAT, [8, 8])
+    nodes = [helper.make_node("MatMul", ["x", "linear"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
+    graph = helper.make_graph(nodes, "net", [x, linear], [y], [numpy_helper.from_array(LINEAR, "linear")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 7)], ir_version=ir_version)
+    exported = export_model(str(saved(model, tmp_path / "net.onnx")), tmp_path / "out")
+    told = "inputs.linear: it has a default in the graph, which is served; no request can give another"
+    assert exported.warnings == ((told,) if ir_version > 3 else ())
+    values = RNG.standard_normal((2, 8), dtype=np.float32)
+    found = run_graph(tmp_path / "out" / "encode.onnx", {"x": values})
+    np.testing.assert_allclose(found["y"], np.maximum(values @ LINEAR, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_what_looks_like_a_mask_of_floats_is_told_to_be_none(tmp_path: Path) -> None:
+    model = masked_mean()
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.FLOAT
+    told = "inputs.attention_mask: read as features, no mask of floats is guessed; --signature says it"
+    assert open_ready(saved(model, tmp_path / "net.onnx"), None).warnings == (told,)
+
+
 def external(model: onnx.ModelProto, **changes: str) -> None:
     """The table in a file of its own, with entries changed; "" = left out."""
     tensor = model.graph.initializer[0]
@@ -240,6 +293,40 @@ def _fixed(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
 
 
+def _named(model: onnx.ModelProto, *axes: str) -> None:
+    for value in model.graph.input:
+        for dim, axis in zip(value.type.tensor_type.shape.dim, axes, strict=True):
+            dim.dim_param = axis
+
+
+def _batch_second(model: onnx.ModelProto) -> None:
+    _named(model, "sequence", "batch_size")
+
+
+def _batch_twice(model: onnx.ModelProto) -> None:
+    _named(model, "batch_size", "batch")
+
+
+def _given_back(model: onnx.ModelProto) -> None:
+    model.graph.output.append(model.graph.input[0])
+
+
+def _of_all_rows(model: onnx.ModelProto) -> None:
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+
+
+def _of_doubles(model: onnx.ModelProto) -> None:
+    model.graph.input.append(helper.make_tensor_value_info("extra", TensorProto.DOUBLE, ["batch_size", 3]))
+
+
+def _of_bytes(model: onnx.ModelProto) -> None:
+    model.graph.input.append(helper.make_tensor_value_info("extra", TensorProto.UINT8, ["batch_size", 3]))
+
+
+def _sequence(model: onnx.ModelProto) -> None:
+    model.graph.output.append(helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None))
+
+
 def _unclear(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("Add", ["input_ids", "input_ids"], ["twice"]))
 
@@ -259,9 +346,22 @@ def _double(model: onnx.ModelProto) -> None:
         (_random, "random: RandomUniformLike: the same input must give the same output"),
         (_dropout, "random: Dropout: the same input must give the same output"),
         (_unused, "inputs.extra: the graph does not use it"),
-        (_fixed, "inputs.input_ids: the first axis is 1, not the batch of the first input: give --signature FILE"),
+        (
+            _fixed,
+            "inputs.input_ids: the first axis is the batch, and the graph fixes it to 1: export it with a word there",
+        ),
+        (_batch_second, "axis 1 is called batch_size, and rows are the first axis, here sequence: put the batch first"),
+        (_batch_twice, "axis 1 is called batch, and rows are the first axis, here batch_size: put the batch first"),
+        (_given_back, "outputs.input_ids: an input that is given back as it is: leave that output out of the graph"),
+        (_of_all_rows, "outputs.embedding: a single number for all rows: each row needs its own"),
+        (
+            _of_doubles,
+            "inputs.extra: double: float32, float16, int64, int32, bool are served: put a Cast into the graph",
+        ),
+        (_of_bytes, "inputs.extra: uint8: float32, float16, int64, int32, bool are served: put a Cast into the graph"),
+        (_sequence, "outputs.parts: sequence, only tensors are served"),
         (_unclear, "inputs.input_ids: what its int64 values mean cannot be read from the graph: give --signature FILE"),
-        (_of_no_type, "outputs.embedding.dtype: "),
+        (_of_no_type, "outputs.embedding: type 99, which is none of ONNX's: float32, "),
         (_double, "wide: weights in double: float32, float16, int64, int32, bool are served"),
     ],
 )

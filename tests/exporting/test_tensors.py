@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Mapping
@@ -191,6 +192,40 @@ async def test_pooling_by_a_softmax_is_served_but_for_empty_rows(name: str, tmp_
         await engine.infer(TensorRequest({"x": x, "mask": np.array([[True] * 5, [False] * 5])}))
     assert (caught.value.code, caught.value.param) == ("empty_row", "tensors.mask")
     await engine.close(1.0)
+
+
+async def test_values_that_a_module_does_not_take_are_never_tried_nor_taken(tmp_path: Path) -> None:
+    """A logarithm of what is declared to be above 0: proof, probes and padding stay there, and requests must."""
+    export_own("Power", tmp_path / "power")
+    engine = Engine.start(open_bundle(tmp_path / "power"), Settings(num_threads=1))
+    with open_module(read_origin(f"{OWN}:Power"), ModuleOptions()) as found:
+        module = found.module
+    rng = np.random.default_rng(0)
+    rows = [rng.uniform(0.01, 10, (1, seq, 8)).astype(np.float32) for seq in (1, 5, 9)]
+    results = await asyncio.gather(*(engine.infer(TensorRequest({"x": x})) for x in rows))
+    for x, result in zip(rows, results, strict=True):
+        expected = module(torch.from_numpy(x), torch.ones(x.shape[:2], dtype=torch.bool))
+        np.testing.assert_allclose(result.items[0].outputs["y"], expected[0].numpy(), atol=1e-5)
+    rows[1][0, 2, 3] = -1
+    with pytest.raises(RequestError, match=r"tensors.x: 0.01 to 10 allowed, got -1.0 at \[0, 2, 3\]"):
+        await engine.infer(TensorRequest({"x": rows[1]}))
+    await engine.close(1.0)
+
+
+async def test_weights_by_strides_of_a_fixed_number_of_positions_are_served(tmp_path: Path) -> None:
+    export_own("FixedStrides", tmp_path / "strides")
+    engine = Engine.start(open_bundle(tmp_path / "strides"), Settings(num_threads=1))
+    x = np.random.default_rng(0).standard_normal((2, 8, 8), dtype=np.float32)
+    result = await engine.infer(TensorRequest({"x": x}, attention=AttentionChoice(), expand=True))
+    await engine.close(1.0)
+    with open_module(read_origin(f"{OWN}:FixedStrides"), ModuleOptions()) as found:
+        keys = found.module.get_submodule("linear")(torch.from_numpy(x)).numpy()
+    is_seen = np.arange(8)[:, None] % 4 == np.arange(8) % 4
+    scores = np.exp(np.where(is_seen, x @ keys.transpose(0, 2, 1), -np.inf))
+    expected = scores / scores.sum(axis=-1, keepdims=True)
+    for item, weights in zip(result.items, expected, strict=True):
+        assert item.attention is not None
+        np.testing.assert_allclose(item.attention[0].weights, weights[None], atol=1e-5)
 
 
 def test_a_dictionary_is_taken_by_its_names(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 from torch.export import Dim
 
+from models.local import FixedAttention, SlidingWindowAttention, StridedAttention
+from models.registry import PRESETS, build_preset
 from service.runners.library import ort
-from tests.fixtures.patterns import MASKS, PATTERNS, TAIL, LocalAttention, assert_equals_full, make_inputs, make_module
+from tests.fixtures.patterns import MASKS, PATTERNS, LocalAttention, assert_equals_full, make_inputs, make_module
 
 torch.set_num_threads(1)
-BLOCK, HEADS = 16, 2
+BLOCK = 16
 
 
 def export_graph(module: LocalAttention, inputs: Mapping[str, Tensor]) -> bytes:
@@ -112,17 +114,29 @@ def largest(graph: bytes, inputs: Mapping[str, Tensor], profile: Path) -> int:
     return max(torch.Size(shape).numel() for shape in shapes)
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_no_tensor_of_any_node_grows_with_the_square(
-    name: str, graph_of: Callable[[str], bytes], tmp_path: Path
-) -> None:
+def columns_of(name: str, seq: int) -> int:
+    """The keys that a preset scores for one query: of the blocks around it, and one or some of every block."""
+    sizes = PRESETS[name].kwargs
+    if name == "strided":
+        return 3 * int(sizes["stride"]) + seq // int(sizes["stride"])
+    return int(sizes["block"]) + seq // int(sizes["block"]) * int(sizes["tail"])
+
+
+@pytest.mark.parametrize("name", ["sliding-window", "sliding-window-global", "strided", "fixed"])
+def test_no_tensor_of_any_node_grows_with_the_square(name: str, tmp_path: Path) -> None:
+    """Of the presets as they are. Strides and summaries have a share of all keys, so theirs grow by up to 4."""
+    module, heads = build_preset(name), int(PRESETS[name].kwargs["num_heads"])
+    assert isinstance(module, SlidingWindowAttention | StridedAttention | FixedAttention)
+    pattern = {"sliding-window-global": "globals"}.get(name, name)
+    graph = export_graph(module, make_inputs(pattern, 2, 39, "holes", dim=module.dim))
     shorter, longer = (
-        largest(graph_of(name), make_inputs(name, 1, seq, "right"), tmp_path / str(seq)) for seq in (4096, 8192)
+        largest(graph, make_inputs(pattern, 1, seq, "right", dim=module.dim), tmp_path / str(seq))
+        for seq in (4096, 8192)
     )
     print(f"{name}: {shorter:,} elements at 4096, {longer:,} at 8192, {longer / shorter:.2f} ×")
-    assert shorter < 4096**2
-    assert longer < 8192**2
-    if name in ("window", "globals"):
+    assert shorter < 4096**2 / 2
+    assert longer < 8192**2 / 2
+    if name.startswith("sliding-window"):
         assert longer <= 2.1 * shorter
     else:
-        assert longer <= HEADS * 8192 * (3 * BLOCK + TAIL * 8192 // BLOCK)
+        assert longer <= heads * 8192 * columns_of(name, 8192)

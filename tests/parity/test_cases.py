@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from service.manifest import GraphSpec, TextManifest
 from service.parity.cases import FORMS, Case, Form, Layout, make_case, make_cases, pad_inputs
 from service.parity.masks import MASK_KINDS, MaskKind
+from tests.fixtures.cross_bundle import make_cross_bundle
 from tests.fixtures.tensor_bundle import make_tensor_bundle
 from tests.fixtures.toy_encoder import NUM_TYPES, toy_manifest
 
@@ -90,6 +91,29 @@ def test_large_batches_are_left_out_but_never_the_longest_row() -> None:
     assert {shape(case) for case in cases} == {(1, 10), (2, 10), (3, 10), (1, 64)}
 
 
+def lengths_of(cases: list[Case], seed: int) -> set[int]:
+    return {shape(case)[1] for case in cases if case.name.startswith(f"seed {seed},")}
+
+
+def test_lengths_around_a_threshold_are_tried_as_the_longest_is() -> None:
+    manifest = toy_manifest(max_tokens=400)
+    encode, *others = manifest.graphs
+    encode = encode.model_copy(update={"thresholds": (9, 300)})
+    manifest = manifest.model_copy(update={"graphs": (encode, *others)})
+    cases = make_cases(manifest, FORMS["quick"])
+    assert lengths_of(cases, seed=0) == {1, 2, 5, 21, 9, 10, 300, 301, 400}
+    assert lengths_of(cases, seed=1) == {1, 2, 5, 21}
+
+
+def test_a_text_is_tried_as_long_as_the_weights_of_all_its_layers_allow() -> None:
+    manifest = toy_manifest(max_tokens=5000)
+    assert max(lengths_of(make_cases(manifest, FORMS["quick"]), seed=0)) == 1024
+    assert manifest.attention is not None
+    num_matrices = manifest.attention.layers * manifest.attention.heads
+    form = replace(FORMS["quick"], max_row_bytes=4 * num_matrices * 100**2)
+    assert max(lengths_of(make_cases(manifest, form), seed=0)) == 100
+
+
 def test_tensors_are_tried_once_at_a_large_size_that_bytes_allow(tmp_path: Path) -> None:
     """Two heads of weights over 513 positions are 2 MiB; of 256, half a MiB."""
     small = make_tensor_bundle(tmp_path / "bundle").manifest
@@ -105,6 +129,21 @@ def test_tensors_are_tried_once_at_a_large_size_that_bytes_allow(tmp_path: Path)
     assert largest(2048, 2**20) == [(1, 256)]
     assert largest(200, 2**20) == [(1, 200)]
     assert largest(2048, 10) == largest(100, 2**20) == []
+
+
+@pytest.mark.parametrize("limits", [(64, 64), (4, 64), (2, 64), (64, 3), (2, 2)])
+@pytest.mark.parametrize("form", FORMS)
+def test_axes_have_sizes_of_their_own_and_equal_ones_once(form: str, limits: tuple[int, int], tmp_path: Path) -> None:
+    """Axes that change places show at different sizes, code that asks whether they are equal at equal ones."""
+    made = make_cross_bundle(tmp_path / "cross").manifest
+    tensors = made.tensors.model_copy(update={"max_sizes": dict(zip(("query_seq", "key_seq"), limits, strict=True))})
+    cases = make_cases(made.model_copy(update={"tensors": tensors}), FORMS[form])
+    equal = [case for case in cases if len(set(case.masks.sizes.values())) == 1]
+    assert all(size <= tensors.max_sizes[axis] for case in cases for axis, size in case.masks.sizes.items())
+    assert len(equal) < len(cases) / 4
+    size = min(5, *limits)
+    assert {(case.batch, *case.masks.sizes.values()) for case in equal} == {(1, size, size), (size, size, size)}
+    assert all_kinds(equal) == all_kinds(cases)
 
 
 def test_cases_repeat() -> None:

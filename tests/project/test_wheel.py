@@ -86,7 +86,8 @@ def import_from(site: Path, names: list[str], cwd: Path, *, first: str = "") -> 
 
 def needs_torch(name: str) -> bool:
     """True for the models, all but plain data, for what runs or traces them, and for what reads the files of torch."""
-    is_known_without = name in ("models", "models.config", "models.signature") or name.startswith("models.families")
+    plain = {"models", *(f"models.{name}" for name in ("buckets", "config", "frequencies", "head_config", "signature"))}
+    is_known_without = name in plain or name.startswith("models.families")
     traces = (
         "service.runners.torch",
         *(f"export.modules.{name}" for name in ("assertions", "module", "state", "trace")),

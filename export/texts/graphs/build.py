@@ -1,8 +1,9 @@
 """An encoder as ONNX graphs, from its shape and the offsets of its weights. Needs no torch.
 
 In float32 both graphs hold the same nodes; `attend` also multiplies the attention weights by the mask and gives them
-out. In float16, made for GPUs, `encode` has the fused operator `Attention` in their place; hidden states and matrix
-products are float16, pooling and the softmax whose weights are given out are float32, and so is every output.
+out, and cuts no local layer into chunks. In float16, made for GPUs, `encode` has the fused operator `Attention` in
+their place; hidden states and matrix products are float16, pooling and the softmax whose weights are given out are
+float32, and so is every output.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from export.texts.graphs.dense import apply_dense
 from export.texts.graphs.embeddings import embeddings
 from export.texts.graphs.heads import apply_head
 from export.texts.graphs.kind import GraphKind
-from export.texts.graphs.parts import activation, layer_norm, linear
+from export.texts.graphs.parts import feed_forward, layer_norm, linear
 from export.texts.graphs.pooling import pool
 from export.texts.graphs.scope import Scope, open_scope
-from export.texts.graphs.spec import graph_inputs, graph_spec
-from models.config import EncoderConfig
+from export.texts.graphs.spec import graph_inputs, graph_opset, graph_spec
+from models.config import EncoderConfig, Norm
+from models.families.parameters import parameter_of
 from models.head_config import DenseConfig, HeadConfig
 
 
@@ -41,13 +43,14 @@ def build_graph(  # noqa: PLR0913 - one parameter for each thing that may stand 
     weights: canonical name → where the tensor lies, in the graph's precision. dense: what the pooled vectors go
     through, or those of tokens where nothing is pooled.
     """
-    graph = GraphBuilder(f"{config.family}_{kind.role}", weights, opset=kind.opset)
+    graph = GraphBuilder(f"{config.family}_{kind.role}", weights, opset=graph_opset(config, kind))
     for name in graph_inputs(config, pooling):
         graph.input(name)
     scope = open_scope(graph, config, kind)
     hidden = embeddings(scope)
     for layer in range(config.num_layers):
         hidden = _layer(scope, hidden, layer)
+    hidden = _norm(scope, hidden, "final_norm", "pre")
     of_tokens = () if pooling else dense
     hidden = apply_dense(graph, of_tokens, hidden)
     rows = graph.node("Cast", [hidden], "token_embeddings.rows", to=TensorProto.FLOAT) if kind.is_half else hidden
@@ -81,9 +84,16 @@ def _project(scope: Scope, dense: Sequence[DenseConfig], vectors: str) -> None:
 
 def _layer(scope: Scope, hidden: str, layer: int) -> str:
     graph, name = scope.graph, f"layers.{layer}"
-    attended = linear(scope, attention(scope, hidden, layer), f"{name}.attention.output")
+    attended = attention(scope, _norm(scope, hidden, f"{name}.attention_norm", "pre"), layer)
+    attended = linear(scope, attended, f"{name}.attention.output")
     total = graph.node("Add", [attended, hidden], f"{name}.attention.residual")
-    hidden = layer_norm(scope, total, f"{name}.attention_norm")
-    wide = activation(scope, linear(scope, hidden, f"{name}.ffn.up"), f"{name}.ffn.activation")
-    total = graph.node("Add", [linear(scope, wide, f"{name}.ffn.down"), hidden], f"{name}.ffn.residual")
-    return layer_norm(scope, total, f"{name}.ffn_norm")
+    hidden = _norm(scope, total, f"{name}.attention_norm", "post")
+    narrow = feed_forward(scope, _norm(scope, hidden, f"{name}.ffn_norm", "pre"), f"{name}.ffn")
+    total = graph.node("Add", [narrow, hidden], f"{name}.ffn.residual")
+    return _norm(scope, total, f"{name}.ffn_norm", "post")
+
+
+def _norm(scope: Scope, rows: str, name: str, place: Norm) -> str:
+    """Where the config has its norms; the first layer may have none before its attention."""
+    is_there = scope.config.norm == place and scope.graph.has_weight(parameter_of(scope.config, f"{name}.weight"))
+    return layer_norm(scope, rows, name) if is_there else rows

@@ -14,11 +14,12 @@ def embeddings(scope: Scope) -> str:
         table = graph.weight("embeddings.token_type.weight")
         types = graph.node("Gather", [table, "token_type_ids"], "embeddings.types")
         total = graph.node("Add", [total, types], "embeddings.words_types")
-    seq = graph.node("Shape", ["input_ids"], "seq", start=1, end=2)
-    first = graph.ints("first_position", config.position_offset)
-    end = graph.node("Add", [seq, first], "end_position")
-    table = graph.weight("embeddings.position.weight")
-    places = graph.node("Slice", [table, first, end, graph.ints("axis_0", 0)], "embeddings.positions")
-    total = graph.node("Add", [total, places], "embeddings.sum")  # [batch, seq, table_dim]
+    if config.positions == "learned":
+        seq = graph.node("Shape", ["input_ids"], "seq", start=1, end=2)
+        first = graph.ints("first_position", config.position_offset)
+        end = graph.node("Add", [seq, first], "end_position")
+        table = graph.weight("embeddings.position.weight")
+        places = graph.node("Slice", [table, first, end, graph.ints("axis_0", 0)], "embeddings.positions")
+        total = graph.node("Add", [total, places], "embeddings.sum")  # [batch, seq, table_dim]
     rows = layer_norm(scope, graph.node("Reshape", [total, flat_table(scope)], "embeddings.rows"), "embeddings.norm")
     return linear(scope, rows, "embeddings.project") if config.embedding_dim else rows

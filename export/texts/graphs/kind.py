@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from export.graph import FUSED_OPSET, OPSET
 from service.manifest import Precision, Role
 
 
@@ -21,6 +20,11 @@ class GraphKind:
     def is_half(self) -> bool:
         """True for float16."""
         return self.precision == "float16"
+
+    @property
+    def is_exact(self) -> bool:
+        """Nothing is rounded to a coarser type than float32."""
+        return self.precision == "float32"
 
     @property
     def is_int8(self) -> bool:
@@ -41,11 +45,6 @@ class GraphKind:
     def providers(self) -> tuple[str, ...]:
         """What can run it: CUDA has no such products of whole numbers."""
         return ("cpu",) if self.is_int8 else ("cpu", "cuda")
-
-    @property
-    def opset(self) -> int:
-        """The oldest that has every operator."""
-        return FUSED_OPSET if self.is_fused else OPSET
 
     @property
     def dtype(self) -> int:

@@ -13,20 +13,30 @@ def linear(scope: Scope, rows: str, name: str, *, scale: float = 1.0) -> str:
     """rows `[batch · seq, in]` -> `[batch · seq, out]`. scale: of the result."""
     if scope.kind.is_int8 and is_quantised(f"{name}.weight"):
         return quantised_linear(scope, rows, name, scale=scale)
-    weights = [scope.weight(f"{name}.weight"), scope.weight(f"{name}.bias")]
-    return scope.graph.node("Gemm", [rows, *weights], name, transB=1, alpha=scale, beta=scale)
+    return scope.graph.node("Gemm", [rows, *scope.weights(name)], name, transB=1, alpha=scale, beta=scale)
 
 
 def layer_norm(scope: Scope, rows: str, name: str) -> str:
     """Over the last axis."""
-    weights = [scope.weight(f"{name}.weight"), scope.weight(f"{name}.bias")]
-    return scope.graph.node("LayerNormalization", [rows, *weights], name, axis=-1, epsilon=scope.config.layer_norm_eps)
+    eps = scope.config.layer_norm_eps
+    return scope.graph.node("LayerNormalization", [rows, *scope.weights(name)], name, axis=-1, epsilon=eps)
+
+
+def feed_forward(scope: Scope, rows: str, name: str) -> str:
+    """Widen, activate, narrow."""
+    wide = linear(scope, rows, f"{name}.up")
+    if not scope.config.is_ffn_gated:
+        return linear(scope, activation(scope, wide, f"{name}.activation"), f"{name}.down")
+    gate = activation(scope, linear(scope, rows, f"{name}.gate"), f"{name}.activation")
+    return linear(scope, scope.graph.node("Mul", [gate, wide], f"{name}.gated"), f"{name}.down")
 
 
 def activation(scope: Scope, rows: str, name: str) -> str:
     """The one that the config names."""
     if scope.config.activation == "relu":
         return scope.graph.node("Relu", [rows], name)
+    if scope.config.activation == "silu":
+        return scope.graph.node("Mul", [rows, scope.graph.node("Sigmoid", [rows], f"{name}.sigmoid")], name)
     approximate = "tanh" if scope.config.activation == "gelu_tanh" else "none"
     return scope.graph.node("Gelu", [rows], name, approximate=approximate)
 

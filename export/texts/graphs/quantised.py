@@ -41,10 +41,13 @@ def quantised_linear(scope: Scope, rows: str, name: str, *, scale: float = 1.0) 
     one, middle = graph.floats("one", 1.0), graph.constant("int8.middle", np.array(_MIDDLE, dtype=np.uint8))
     inputs = [whole, weights[0], one, weights[1], middle, ""]
     product = graph.contrib("MatMulIntegerToFloat", inputs, f"{name}.product")
-    bias = scope.weight(f"{name}.bias")
-    if scale != 1.0:
-        factor = graph.floats(f"{name}.scale", scale)
+    factor = graph.floats(f"{name}.scale", scale) if scale != 1.0 else None
+    if factor is not None:
         steps = graph.node("Mul", [steps, factor], f"{name}.steps")
+    bias = scope.bias(name)
+    if bias is None:
+        return graph.node("Mul", [product, steps], name)
+    if factor is not None:
         bias = graph.node("Mul", [bias, factor], f"{name}.bias.scaled")  # of constants: computed when it is loaded
     return graph.node("Add", [graph.node("Mul", [product, steps], f"{name}.scaled"), bias], name)
 

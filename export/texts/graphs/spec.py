@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from export.graph import AXES_2D
+from export.graph import AXES_2D, FUSED_OPSET, OPSET
 from export.texts.graphs.heads import output_meaning
 from export.texts.graphs.kind import GraphKind
+from export.texts.graphs.local import thresholds
 from models.config import EncoderConfig
 from models.head_config import DenseConfig, HeadConfig
 from service.manifest import GraphSpec, Meaning, TensorSpec
@@ -23,6 +24,11 @@ def graph_inputs(config: EncoderConfig, pooling: Sequence[str]) -> dict[str, Mea
     """The inputs of a graph: token types where the encoder has any, what is pooled where it is pooled."""
     absent = {"" if config.num_token_types else "token_types", "" if pooling else "pooling_mask"}
     return {name: meaning for name, meaning in _INPUTS.items() if meaning not in absent}
+
+
+def graph_opset(config: EncoderConfig, kind: GraphKind) -> int:
+    """The oldest that has every operator."""
+    return FUSED_OPSET if kind.is_fused or config.positions == "rotary" else OPSET
 
 
 def graph_spec(
@@ -56,7 +62,8 @@ def graph_spec(
         ]
     return GraphSpec(
         role=kind.role, file=f"{kind.role}.onnx", precision=kind.precision, providers=kind.providers,
-        opset=kind.opset, masks="any", inputs=inputs, outputs=tuple(outputs),
+        opset=graph_opset(config, kind), masks="any", inputs=inputs, outputs=tuple(outputs),
+        thresholds=thresholds(config, kind),
     )  # fmt: skip
 
 

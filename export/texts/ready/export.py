@@ -108,7 +108,7 @@ def export_ready(location: Location, name: str, target: Target, request: ProofRe
     told = [f"{name}: not compared with PyTorch: {why}"] if why else []
     if reference is None and plan.claimed is not None:
         told.append(f"{name}: {plan.chosen.pooled} is taken for what {plan.claimed.told} gives: not compared")
-    warnings = (*location.warnings, *ready.about.tokenizer.changes, *plan.warnings, *told)
+    warnings = (*location.warnings, *ready.file.warnings, *ready.about.tokenizer.changes, *plan.warnings, *told)
     return Exported(target.path, manifest, proved.report, warnings)
 
 
