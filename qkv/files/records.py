@@ -136,18 +136,21 @@ def _read_csv(source: Source) -> Iterator[Record]:
 
 def _csv_rows(source: Source) -> Iterator[tuple[int, list[str]]]:
     """Each record with the line that it begins on."""
-    csv.field_size_limit(source.max_bytes)
+    before = csv.field_size_limit(source.max_bytes)  # of the whole process
     rows = csv.reader((line for _, line in _lines(source)), strict=True)
-    while True:
-        first = rows.line_num + 1
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise source.error(first, f"not CSV: {error}") from None
-        if row:
-            yield first, row
+    try:
+        while True:
+            first = rows.line_num + 1
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise source.error(first, f"not CSV: {error}") from None
+            if row:
+                yield first, row
+    finally:
+        csv.field_size_limit(before)
 
 
 def column_places(source: Source, columns: Sequence[str], number: int) -> list[int]:
