@@ -36,6 +36,7 @@ _ID = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w.+-]*(?:/[
 # What is read of a model, in its own folder and in those of its modules.
 _SETTINGS = (
     "config.json", _MODULES, "config_sentence_transformers.json", "sentence_*_config.json", "artifact.metadata",
+    "adapter_config.json",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.*", "merges.txt", "*.model",
 )  # fmt: skip

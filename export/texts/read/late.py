@@ -13,11 +13,11 @@ from typing import Any
 from export.texts.read.modules import PIPELINE, Modules, is_pylate
 from export.texts.read.pipeline import Limit, Prompts
 from export.texts.read.source import SourceDirectory
+from export.texts.read.transformer import settings_file
 from models.config import EncoderConfig
 
 METADATA = "artifact.metadata"
 ARCHITECTURE = "HF_ColBERT"
-_TRANSFORMER = "sentence_bert_config.json"
 _ROLES = ("query", "document")
 _MARKERS = {"query": ("query_token_id", "[unused0]"), "document": ("doc_token_id", "[unused1]")}
 _MIN_LENGTH = 3
@@ -58,7 +58,7 @@ def read_late(source: SourceDirectory, modules: Modules, prompts: Prompts) -> La
 
 
 def _read_own(source: SourceDirectory, modules: Modules, prompts: Prompts) -> LateInteraction:
-    file = f"{modules.model}{_TRANSFORMER}"
+    file = settings_file(source, modules.model)
     config = source.read_object(file)
     expansion = config.get("query_expansion")
     left_out = []

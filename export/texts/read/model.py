@@ -25,6 +25,7 @@ from export.texts.read.pipeline import (
 from export.texts.read.source import SourceDirectory
 from export.texts.read.task import ReadHead, read_head, read_task
 from export.texts.read.tokenizer import TokenizerFile, read_tokenizer
+from export.texts.read.transformer import check_transformer
 from export.texts.read.weights import Weights, read_weights
 from models.config import EncoderConfig
 from models.families.family import Family
@@ -107,6 +108,7 @@ def read_model(path: Path, asked: Task | None = None) -> Model:
     """
     source = SourceDirectory(path)
     modules = read_modules(source)
+    check_transformer(source, modules.model)
     found = read_config(source, modules)
     task = read_task(source, modules, asked)
     head = read_head(source, modules, found, task) if found and task else None

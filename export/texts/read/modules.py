@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from export.texts.read.source import SourceDirectory
+from export.texts.read.transformer import check_task
 from service.manifest import Task
 
 PIPELINE = "config_sentence_transformers.json"
@@ -87,7 +88,8 @@ def read_modules(source: SourceDirectory) -> Modules:
         return Modules(next(iter(folders), ""))
     task, gives = found
     by_kind = dict(zip(kinds, folders, strict=True))
-    _check_transformer(source, folders[0], kinds[0], gives)
+    default = "fill-mask" if kinds[0] == "MLMTransformer" else "feature-extraction"
+    check_task(source, folders[0], gives, default=default, has_lengths=task == "late_interaction")
     dense = tuple(folder for kind, folder in zip(kinds, folders, strict=True) if kind == "Dense")
     # What the name of the vectors is where a module does not say it: MultiVectorEncoder changes that of Dense alone.
     wanted = "token_embeddings" if task == "late_interaction" else "sentence_embedding"
@@ -131,15 +133,6 @@ def _find_order(source: SourceDirectory, kinds: Sequence[str]) -> tuple[Task, st
     if found is None:
         source.refuse("modules.json", "type", list(kinds), _ORDERS_TOLD)
     return found
-
-
-def _check_transformer(source: SourceDirectory, folder: str, kind: str, expected: str) -> None:
-    """The first module must give what the others go on with: token vectors, logits of tokens or of the text."""
-    file = f"{folder}sentence_bert_config.json"
-    default = "fill-mask" if kind == "MLMTransformer" else "feature-extraction"
-    value = source.read_object(file).get("transformer_task", default)
-    if value != expected:
-        source.refuse(file, "transformer_task", value, f"{expected} is needed, by the modules in modules.json")
 
 
 def _read_folder(source: SourceDirectory, entry: Mapping[str, Any]) -> str:

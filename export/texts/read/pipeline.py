@@ -11,6 +11,7 @@ from typing import Any
 
 from export.texts.read.modules import Modules
 from export.texts.read.source import SourceDirectory, shorten
+from export.texts.read.transformer import settings_file
 from models.config import EncoderConfig
 from models.families.family import ConfigError, Family
 from models.families.known import find_family
@@ -144,10 +145,10 @@ def read_limit(source: SourceDirectory, modules: Modules, config: EncoderConfig 
     that file was saved.
     """
     limits = [
-        (_read_limit(source, f"{modules.model}{file}", key), f"{modules.model}{file}: {key}")
+        (_read_limit(source, file, key), f"{file}: {key}")
         for file, key in (
-            ("sentence_bert_config.json", "max_seq_length"),
-            ("tokenizer_config.json", "model_max_length"),
+            (settings_file(source, modules.model), "max_seq_length"),
+            (f"{modules.model}tokenizer_config.json", "model_max_length"),
         )
     ]
     if config is not None and config.max_tokens < _MIN_LENGTH:

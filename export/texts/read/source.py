@@ -99,7 +99,11 @@ class SourceDirectory:
     def read_json(self, name: str, *, is_required: bool = False) -> Any:
         """The value of a JSON file; None when it is absent or broken (then a fault names file and place), or null."""
         if name not in self._json:
-            self._json[name] = self._parse(name, self.read(name, is_required=is_required))
+            num_faults = len(self.faults)
+            content = self.read(name, is_required=is_required)
+            if content is None and len(self.faults) == num_faults:
+                return None  # and asked for again, it may be required
+            self._json[name] = self._parse(name, content)
         return self._json[name]
 
     def _parse(self, name: str, content: bytes | None) -> Any:

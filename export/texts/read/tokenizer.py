@@ -17,6 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from export.texts.read.source import SourceDirectory
+from export.texts.read.transformer import TOKENIZER_ARGUMENTS, settings_file, tokenizer_argument
 from export.texts.tokenizing.agreement import TokenizerJson, compare_parts, compare_tokens, state
 from export.texts.tokenizing.algorithm import check_model
 from export.texts.tokenizing.build import build
@@ -26,8 +27,6 @@ from export.texts.tokenizing.token_types import without_types
 from export.texts.tokenizing.vocabulary import Vocabulary, read_vocabulary
 from service.manifest import TOKENIZER
 
-_PIPELINE = "sentence_bert_config.json"
-_PIPELINE_ARGUMENTS = ("tokenizer_args", "processor_kwargs", "processing_kwargs", "tokenizer_name_or_path")
 # They would take the template's place.
 _TEMPLATE_KEYS = {"add_bos_token", "add_eos_token"}
 # In no vocabulary of use, and kept by every normalizer.
@@ -169,10 +168,10 @@ def _apply_types(document: dict[str, Any], settings: TokenizerSettings) -> list[
 
 def _apply_pipeline(source: SourceDirectory, folder: str, document: dict[str, Any]) -> list[str]:
     """What sentence-transformers does to the tokenizer that transformers gave it."""
-    file = f"{folder}{_PIPELINE}"
+    file = settings_file(source, folder)
     config = source.read_object(file)
-    for key in _PIPELINE_ARGUMENTS:
-        if config.get(key):
+    for key in TOKENIZER_ARGUMENTS:
+        if tokenizer_argument(config, key):
             source.refuse(file, key, config[key], "no argument of the tokenizer is supported")
     is_wanted = config.get("do_lower_case", False)
     if not isinstance(is_wanted, bool):

@@ -19,6 +19,7 @@ from export.texts.read.pipeline import Limit, Prompts, read_limit, read_prompts
 from export.texts.read.source import SourceDirectory
 from export.texts.read.task import read_task
 from export.texts.read.tokenizer import TokenizerFile, read_tokenizer
+from export.texts.read.transformer import check_transformer
 from export.texts.ready.inputs import input_dtypes
 from models.config import EncoderConfig
 from models.families.family import ConfigError
@@ -67,6 +68,7 @@ def read_about(source: SourceDirectory, file: OnnxFile, asked: Task | None) -> A
     """
     num_faults = len(source.faults)
     modules = read_modules(source)
+    check_transformer(source, modules.model)
     values = source.read_object(f"{modules.model}config.json")
     config = _read_config(values)
     task = read_task(source, modules, asked)
