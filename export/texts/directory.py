@@ -85,7 +85,13 @@ def _write_model(work: Path, model: Model, placed: Mapping[str, StoredTensor], d
     for spec in draft.graphs:
         kind = GraphKind(spec.role, spec.precision)
         graph = build_graph(
-            model.config, tensors, pooling=model.modes, head=model.head_config, dense=model.dense_configs, kind=kind
+            model.config,
+            tensors,
+            pooling=model.modes,
+            head=model.head_config,
+            dense=model.dense_configs,
+            pooled_dim=model.embedding_dim,
+            kind=kind,
         )
         file = work / spec.file
         file.write_bytes(graph.SerializeToString(deterministic=True))
@@ -112,6 +118,7 @@ def _draft(name: str, location: Location, model: Model, precision: Precision) ->
                 pooling=model.modes,
                 head=model.head_config,
                 dense=model.dense_configs,
+                pooled_dim=model.embedding_dim,
                 kind=GraphKind(role, precision),
             )
             for role in _ROLES

@@ -172,12 +172,18 @@ class Family:
         return self.weight_rows.get(part, ALL_ROWS)
 
     def find_prefix(self, names: Iterable[str]) -> str:
-        """The prefix that this checkpoint uses. Raises ValueError when its word table has none of the known names."""
+        """The prefix that this checkpoint uses.
+
+        Raises ValueError when its word table has none of the known names, and when it has several: two encoders.
+        """
         present = set(names)
         anchor = self.weight_names["embeddings.word.weight"]
-        for prefix in self.prefixes:
-            if prefix + anchor in present:
-                return prefix
+        found = [prefix for prefix in self.prefixes if prefix + anchor in present]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            tables = " and ".join(prefix + anchor for prefix in found)
+            raise ValueError(f"weights: {tables} are there: the weights of one encoder are needed, got {len(found)}")
         raise ValueError(f"weights: no tensor named {' or '.join(p + anchor for p in self.prefixes)}")
 
     def count_layers(self, names: Iterable[str], prefix: str) -> int:

@@ -10,13 +10,21 @@ from models.families.bert import CONFIG_DEFAULTS, CONFIG_NAMES, LAYER_PREFIX, WE
 from models.families.family import ConfigError, ConfigFault, Family, with_bias
 from models.families.roberta import HEADS
 
+# In transformers' code, whatever the config says.
+_PADDING = 1
 _BUCKETS = "relative_attention_num_buckets"
 
 
 def _derive(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Whatever the config says, distances fall into as many buckets as the published model has."""
+    """Whatever the config says, distances fall into as many buckets as the published model has, and id 1 is padding."""
+    faults = []
     if values["num_relative_buckets"] < NUM_BUCKETS:
-        raise ConfigError([ConfigFault(_BUCKETS, values["num_relative_buckets"], f"at least {NUM_BUCKETS} is needed")])
+        faults.append(ConfigFault(_BUCKETS, values["num_relative_buckets"], f"at least {NUM_BUCKETS} is needed"))
+    if values["pad_token_id"] != _PADDING:
+        expected = f"{_PADDING} is needed: transformers gives no position to the tokens of that id"
+        faults.append(ConfigFault("pad_token_id", values["pad_token_id"], expected))
+    if faults:
+        raise ConfigError(faults)
     return values
 
 
@@ -24,9 +32,13 @@ MPNET = Family(
     name="mpnet",
     config_names={field: key for field, key in CONFIG_NAMES.items() if field != "num_token_types"}
     | {"num_relative_buckets": _BUCKETS},
-    # The first position is 2 whatever the padding id is: its tables were made for 1.
     config_defaults=CONFIG_DEFAULTS
-    | {"num_token_types": 0, "pad_token_id": 1, "position_offset": 2, "num_relative_buckets": NUM_BUCKETS},
+    | {
+        "num_token_types": 0,
+        "pad_token_id": _PADDING,
+        "position_offset": _PADDING + 1,
+        "num_relative_buckets": NUM_BUCKETS,
+    },
     weight_names=WEIGHT_NAMES
     | {"relative_bias.weight": "encoder.relative_attention_bias.weight"}
     | with_bias(

@@ -155,12 +155,13 @@ class TextTokenizer:
         found = self._tokenize([item for item in items if isinstance(item, Text)], prompt, with_tokens=with_tokens)
         encodings = []
         for item, place in zip(items, places, strict=True):
+            in_front = prompt if isinstance(item, Text) else ""
             if isinstance(item, Text):
                 full, sequences = self._from_text(next(found), prompt, with_tokens=with_tokens)
             else:
                 ids = self._frame.around(item.ids) if add_special_tokens else item.ids
                 full, sequences = self._from_ids(ids, with_tokens=with_tokens)
-            encodings.append(self._fit(full, sequences, truncate, place))
+            encodings.append(self._fit(full, sequences, truncate, place, in_front))
         return encodings
 
     def tokens(self, encoding: Encoding) -> TokenList:
@@ -235,7 +236,10 @@ class TextTokenizer:
             full = replace(full, offsets=np.full((len(ids), 2), ABSENT, dtype=np.int64), sequences=numbers)
         return full, sequences
 
-    def _fit(self, full: Encoding, sequences: Callable[[], Array], truncate: Truncate | None, place: Place) -> Encoding:
+    def _fit(
+        self, full: Encoding, sequences: Callable[[], Array], truncate: Truncate | None, place: Place, prompt: str
+    ) -> Encoding:
+        """prompt: that stands before it, and is counted; empty = none."""
         limit = self._text.max_tokens
         if not full.num_tokens:  # only a tokenizer without special tokens can give this
             raise place.error("at least 1 token needed, the text gives none")
@@ -243,9 +247,10 @@ class TextTokenizer:
             positions = None if truncate == "error" else kept_positions(sequences(), limit, truncate)
             if positions is None:
                 hint = "; `truncate` says which side may be cut" if truncate == "error" else ""
-                raise place.error(
-                    f"{limit} tokens allowed, got {full.num_tokens}{hint}", code="context_length_exceeded"
-                )
+                num_own = self._count_prompt(prompt) - len(self._frame.prefix) if prompt else 0
+                of_prompt = f", {num_own} of them the prompt's" if prompt else ""
+                message = f"{limit} tokens allowed, got {full.num_tokens}{of_prompt}{hint}"
+                raise place.error(message, code="context_length_exceeded")
             full = full.at(positions)
         if self._may_overflow and int(full.ids.max(initial=0)) >= self._text.vocab_size:
             last = self._text.vocab_size - 1

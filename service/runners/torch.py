@@ -179,7 +179,7 @@ class TorchRunner:
             return tokens
         if spec.meaning == "pooled" and embedding is not None:
             pooled: Tensor = self.dense(pool(hidden, given["pooling_mask"], embedding.pooling))
-            return pooled
+            return pooled[:, : embedding.dim]
         if spec.meaning in _OF_HEADS and self.head is not None:
             found: Tensor = self.head(hidden, given["attention_mask"])
             return found

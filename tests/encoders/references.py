@@ -70,7 +70,8 @@ def _distilbert(rng: np.random.Generator, seed: int) -> dict[str, Any]:
 def _mpnet(rng: np.random.Generator, seed: int) -> dict[str, Any]:
     """Some of them long enough for the last bucket of distances, which begins at 91; some with rows to spare."""
     long = {"max_position_embeddings": 132} if seed % 6 == 5 else {}
-    return _common(rng, seed) | {"relative_attention_num_buckets": (32, 40)[seed % 2]} | long
+    own = {"relative_attention_num_buckets": (32, 40)[seed % 2], "pad_token_id": 1}
+    return _common(rng, seed) | own | long
 
 
 def _electra(rng: np.random.Generator, seed: int) -> dict[str, Any]:

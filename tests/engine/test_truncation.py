@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 from service.engine.request import Text
 from service.engine.tokenizer import TextTokenizer
 from service.engine.truncation import SPECIAL, kept_positions, share
+from service.errors import RequestError
 from tests.fixtures.texts import encode, make, refusal
 
 
@@ -74,6 +75,13 @@ def test_too_long_names_input_limit_and_length(tiny: TextTokenizer) -> None:
     assert error.message == "input[3]: 64 tokens allowed, got 202; `truncate` says which side may be cut"
     assert (error.code, error.param) == ("context_length_exceeded", "input[3]")
     assert refusal(tiny, Text("dog " * 200), is_single=True).param == "input"
+
+
+def test_too_long_tells_what_of_it_is_the_prompt(bert: Path) -> None:
+    tokenizer = make(bert, prompts={"long": "cat " * 60})
+    with pytest.raises(RequestError) as caught:
+        encode(tokenizer, Text("dog " * 10), prompt="cat " * 60)
+    assert caught.value.message.startswith("input[0]: 64 tokens allowed, got 72, 60 of them the prompt's; `truncate`")
 
 
 def test_truncated_keeps_the_count(tiny: TextTokenizer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from export.errors import ExportError
 from models.config import EncoderConfig
 from models.families.bert import BERT
 from models.families.parameters import parameter_shapes
+from models.loading import load_encoder
 
 CONFIG = EncoderConfig(
     family="bert", vocab_size=11, dim=8, num_layers=2, num_heads=2, ffn_dim=12, max_positions=9, num_token_types=2,
@@ -152,3 +154,17 @@ def test_a_broken_file_is_refused_by_name(tmp_path: Path, content: bytes, messag
         read_header(path)
     assert message in str(caught.value)
     assert "model.safetensors" in str(caught.value)
+
+
+def test_two_encoders_are_refused_whatever_reads_them(tmp_path: Path) -> None:
+    """transformers would take the one with a prefix, under whose names the other would be loaded as well."""
+    plain = load_file(write_weights(tmp_path / "plain.safetensors"))
+    both = plain | {"bert." + name: tensor + 1 for name, tensor in plain.items()}
+    path = tmp_path / "model.safetensors"
+    save_file(both, path)
+    word = "embeddings.word_embeddings.weight"
+    message = f"weights: {word} and bert.{word} are there: the weights of one encoder are needed, got 2"
+    with pytest.raises(ExportError, match=re.escape(message)):
+        match_checkpoint(BERT, CONFIG, read_header(path))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_encoder(CONFIG, path)

@@ -272,3 +272,50 @@ def test_folders_outside_the_model_are_refused(tiny_models: Path, tmp_path: Path
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ExportError, match=r"\.\./elsewhere/config\.json: files must lie inside"):
         read_model(folder)
+
+
+def test_another_end_to_cut_is_a_warning(tiny_models: Path, tmp_path: Path) -> None:
+    edits: dict[str, dict[str, Any]] = {"tokenizer_config.json": {"truncation_side": "left"}}
+    folder = edited(tiny_models / "bert_mean", tmp_path / "model", edits)
+    published, model = read_model(tiny_models / "bert_mean"), read_model(folder)
+    [warning] = model.warnings
+    assert warning.startswith("tokenizer_config.json: truncation_side: the model's own tokenizer cuts texts at their")
+    assert model.tokenizer.content == published.tokenizer.content
+    text, theirs = "a cat is on the river bank " * 20, SentenceTransformer(str(folder), device="cpu")
+    kept = theirs.preprocess([text])["input_ids"][0].tolist()
+    assert kept == [2, *ids(model, text)[-63:]]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"truncation_side": "up"}))
+    with pytest.raises(ExportError, match='truncation_side: left or right is needed, got "up"'):
+        read_model(folder)
+
+
+@pytest.mark.parametrize(("times", "is_full"), [(61, False), (62, True)])
+def test_a_prompt_that_fills_the_limit_is_told_and_refused_where_it_is_the_default(
+    tiny_models: Path, tmp_path: Path, times: int, is_full: bool
+) -> None:
+    edits: dict[str, dict[str, Any]] = {PROMPTS: {"prompts": {"long": "cat " * times, "short": "dog "}}}
+    folder = edited(tiny_models / "bert_mean", tmp_path / "model", edits)
+    told = (
+        f"{PROMPTS}: prompts: long: it takes 64 tokens, special ones included, and the limit is 64 "
+        f"({ST_CONFIG}: max_seq_length): no text has room behind it"
+    )
+    assert read_model(folder).warnings == ((told,) if is_full else ())
+    file = folder / PROMPTS
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"default_prompt_name": "long"}))
+    if not is_full:
+        assert read_model(folder).prompts.default == "long"
+        return
+    with pytest.raises(ExportError) as caught:
+        read_model(folder)
+    assert caught.value.faults == (f"{told}, and it is the default",)
+
+
+def test_ids_that_have_no_position_must_be_padding(tiny_models: Path, tmp_path: Path) -> None:
+    """transformers counts positions past every token of that id, also past words of a text."""
+    folder = edited(tiny_models / "roberta", tmp_path / "model", {"config.json": {"pad_token_id": 1}})
+    with pytest.raises(ExportError) as caught:
+        read_model(folder)
+    [fault] = caught.value.faults
+    assert fault.startswith("tokenizer_config.json: pad_token: the token of id 1 is needed (config.json: pad_token_id)")
+    assert "got [PAD] (id 0)" in fault
+    assert read_model(tiny_models / "roberta").tokenizer.padding == ("[PAD]", 0)

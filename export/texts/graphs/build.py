@@ -23,7 +23,7 @@ from export.texts.graphs.kind import GraphKind
 from export.texts.graphs.parts import feed_forward, layer_norm, linear
 from export.texts.graphs.pooling import pool
 from export.texts.graphs.scope import Scope, open_scope
-from export.texts.graphs.spec import graph_inputs, graph_opset, graph_spec
+from export.texts.graphs.spec import graph_inputs, graph_opset, graph_spec, pooled_width
 from models.config import EncoderConfig, Norm
 from models.families.parameters import parameter_of
 from models.head_config import DenseConfig, HeadConfig
@@ -36,12 +36,13 @@ def build_graph(  # noqa: PLR0913 - one parameter for each thing that may stand 
     pooling: Sequence[str] = (),
     head: HeadConfig | None = None,
     dense: Sequence[DenseConfig] = (),
+    pooled_dim: int | None = None,
     kind: GraphKind,
 ) -> onnx.ModelProto:
     """One graph, which pools, has a head, or does neither and gives vectors of tokens alone.
 
     weights: canonical name → where the tensor lies, in the graph's precision. dense: what the pooled vectors go
-    through, or those of tokens where nothing is pooled.
+    through, or those of tokens where nothing is pooled. pooled_dim: what they are cut to; None = they stay whole.
     """
     graph = GraphBuilder(f"{config.family}_{kind.role}", weights, opset=graph_opset(config, kind))
     for name in graph_inputs(config, pooling):
@@ -55,13 +56,20 @@ def build_graph(  # noqa: PLR0913 - one parameter for each thing that may stand 
     hidden = apply_dense(graph, of_tokens, hidden)
     rows = graph.node("Cast", [hidden], "token_embeddings.rows", to=TensorProto.FLOAT) if kind.is_half else hidden
     tokens = graph.node("Reshape", [rows, _to_tokens(scope, of_tokens)], "token_embeddings")  # [batch, seq, token_dim]
-    if pooling and dense:
-        _project(scope, dense, pool(graph, tokens, pooling, "pooled.tokens"))
-    elif pooling:
-        pool(graph, tokens, pooling, "pooled")
+    if pooling:
+        width = pooled_width(config, pooling, dense)
+        dim = pooled_dim or width
+        whole = "pooled.whole" if dim < width else "pooled"
+        if dense:
+            _project(scope, dense, pool(graph, tokens, pooling, "pooled.tokens"), whole)
+        else:
+            pool(graph, tokens, pooling, whole)
+        if dim < width:
+            bounds = [graph.ints("pooled.first", 0), graph.ints("pooled.dim", dim), graph.ints("axis_1", 1)]
+            graph.node("Slice", [whole, *bounds], "pooled")
     elif head is not None:
         apply_head(scope, head, hidden, tokens)
-    for spec in graph_spec(config, pooling=pooling, head=head, dense=dense, kind=kind).outputs:
+    for spec in graph_spec(config, pooling=pooling, head=head, dense=dense, pooled_dim=pooled_dim, kind=kind).outputs:
         graph.output(spec.name, spec.axes)
     return graph.model()
 
@@ -73,13 +81,13 @@ def _to_tokens(scope: Scope, dense: Sequence[DenseConfig]) -> str:
     return graph.node("Concat", [graph.node("Shape", ["input_ids"], "dense.shape"), dim], "dense.to_tokens", axis=0)
 
 
-def _project(scope: Scope, dense: Sequence[DenseConfig], vectors: str) -> None:
-    """Append `pooled` `[batch, output_dim]`. vectors: `[batch, input_dim]` float32"""
+def _project(scope: Scope, dense: Sequence[DenseConfig], vectors: str, name: str) -> None:
+    """Append `name` `[batch, output_dim]`. vectors: `[batch, input_dim]` float32"""
     graph = scope.graph
     if scope.kind.is_half:
         vectors = graph.node("Cast", [vectors], "pooled.tokens.half", to=TensorProto.FLOAT16)
     found = apply_dense(graph, dense, vectors)
-    graph.node("Cast", [found], "pooled", to=TensorProto.FLOAT)
+    graph.node("Cast", [found], name, to=TensorProto.FLOAT)
 
 
 def _layer(scope: Scope, hidden: str, layer: int) -> str:

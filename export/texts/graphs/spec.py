@@ -31,12 +31,18 @@ def graph_opset(config: EncoderConfig, kind: GraphKind) -> int:
     return FUSED_OPSET if kind.is_fused or config.positions == "rotary" else OPSET
 
 
-def graph_spec(
+def pooled_width(config: EncoderConfig, pooling: Sequence[str], dense: Sequence[DenseConfig]) -> int:
+    """Of the vectors that pooling and the modules behind it give."""
+    return dense[-1].output_dim if dense else config.dim * len(pooling)
+
+
+def graph_spec(  # noqa: PLR0913 - as build_graph has them
     config: EncoderConfig,
     *,
     pooling: Sequence[str] = (),
     head: HeadConfig | None = None,
     dense: Sequence[DenseConfig] = (),
+    pooled_dim: int | None = None,
     kind: GraphKind,
 ) -> GraphSpec:
     """What the manifest says of one graph, as `build_graph` makes it."""
@@ -50,8 +56,8 @@ def graph_spec(
         TensorSpec(name="token_embeddings", dtype="float32", axes=(*AXES_2D, token_dim), meaning="token_embeddings")
     ]
     if pooling:
-        pooled_dim = dense[-1].output_dim if dense else config.dim * len(pooling)
-        outputs.append(TensorSpec(name="pooled", dtype="float32", axes=("batch", pooled_dim), meaning="pooled"))
+        dim = pooled_dim or pooled_width(config, pooling, dense)
+        outputs.append(TensorSpec(name="pooled", dtype="float32", axes=("batch", dim), meaning="pooled"))
     elif head is not None:
         outputs.append(_result(head))
     if kind.has_attention:

@@ -21,7 +21,9 @@ from export.texts.read.pipeline import (
     read_limit,
     read_pooling,
     read_prompts,
+    read_truncate_dim,
 )
+from export.texts.read.prompts import check_prompts
 from export.texts.read.source import SourceDirectory
 from export.texts.read.task import ReadHead, read_head, read_task
 from export.texts.read.tokenizer import TokenizerFile, read_tokenizer
@@ -38,8 +40,9 @@ class Model:
     """Everything that a bundle is made from.
 
     path: of the directory. head: None where the task needs none. dense: what vectors of texts go through, or of tokens
-    where the task gives those alone. normalize: vectors are brought to length 1. left_out: what the directory asks for
-    and a bundle does not do. sha256: of every file read, by its path in the directory.
+    where the task gives those alone. normalize: vectors are brought to length 1. truncate_dim: those of texts are cut
+    to so many numbers; None = they stay whole. left_out: what the directory asks for and a bundle does not do. sha256:
+    of every file read, by its path in the directory.
     """
 
     path: Path
@@ -54,6 +57,7 @@ class Model:
     normalize: bool
     prompts: Prompts
     limit: Limit
+    truncate_dim: int | None
     left_out: tuple[str, ...]
     sha256: Mapping[str, str]
 
@@ -65,7 +69,8 @@ class Model:
     @property
     def embedding_dim(self) -> int:
         """Of the vector of a text."""
-        return self.dense_configs[-1].output_dim if self.dense_configs else self.config.dim * len(self.pooling.modes)
+        width = self.dense_configs[-1].output_dim if self.dense_configs else self.config.dim * len(self.pooling.modes)
+        return min(width, self.truncate_dim or width)
 
     @property
     def token_dim(self) -> int:
@@ -121,9 +126,17 @@ def read_model(path: Path, asked: Task | None = None) -> Model:
         dense = _read_projection(source, modules, weights, found[1])
     checkpoint = _match(source, found, head, weights, dense)
     tokenizer = read_tokenizer(source, modules.model, found[1].num_token_types if found else None)
+    _check_padding(source, modules, found[1] if found else None, tokenizer)
     prompts = read_prompts(source)
     limit = read_limit(source, modules, found[1]) if found else None
+    truncate_dim = read_truncate_dim(source, is_normalized=modules.normalize) if task == "embedding" else None
     late = read_late(source, modules, prompts) if task == "late_interaction" else None
+    if late is not None:
+        tokenizer, prompts = tokenizer and with_markers(tokenizer, late.markers), late.prompts
+        limit = late.limit_within(found[1], limit) if found and limit else None
+    left_out = late.left_out if late else ()
+    if tokenizer and limit:
+        left_out += check_prompts(source, tokenizer, prompts, limit)
     source.check()
     if not (found and task and weights and checkpoint and tokenizer and limit):
         raise ExportError(f"{path}: cannot be read")
@@ -135,14 +148,29 @@ def read_model(path: Path, asked: Task | None = None) -> Model:
         dense=dense,
         weights=weights,
         checkpoint=checkpoint,
-        tokenizer=with_markers(tokenizer, late.markers) if late else tokenizer,
+        tokenizer=tokenizer,
         pooling=pooling,
         normalize=modules.normalize,
-        prompts=late.prompts if late else prompts,
-        limit=late.limit_within(found[1], limit) if late else limit,
-        left_out=late.left_out if late else (),
+        prompts=prompts,
+        limit=limit,
+        truncate_dim=truncate_dim,
+        left_out=left_out,
         sha256=source.sha256,
     )
+
+
+def _check_padding(
+    source: SourceDirectory, modules: Modules, config: EncoderConfig | None, tokenizer: TokenizerFile | None
+) -> None:
+    """Where positions begin behind the padding id, transformers gives none to tokens of that id: they must be such."""
+    if config is None or tokenizer is None or not config.position_offset:
+        return
+    if tokenizer.padding is None or tokenizer.padding[1] != config.pad_token_id:
+        got = "none" if tokenizer.padding is None else "{} (id {})".format(*tokenizer.padding)
+        source.faults.append(
+            f"{modules.model}tokenizer_config.json: pad_token: the token of id {config.pad_token_id} is needed "
+            f"({modules.model}config.json: pad_token_id), got {got}: ordinary tokens of that id would have no position"
+        )
 
 
 def _read_projection(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from export.texts.read.modules import Modules
+from export.texts.read.modules import PIPELINE, Modules
 from export.texts.read.source import SourceDirectory, shorten
 from export.texts.read.transformer import settings_file
 from models.config import EncoderConfig
@@ -124,7 +124,7 @@ def _read_modes(source: SourceDirectory, file: str, config: Mapping[str, Any]) -
 
 def read_prompts(source: SourceDirectory) -> Prompts:
     """The prompts of config_sentence_transformers.json. Faults: values that are not texts, a default without a text."""
-    file = "config_sentence_transformers.json"
+    file = PIPELINE
     config = source.read_object(file)
     prompts = config.get("prompts") or {}
     if not isinstance(prompts, dict) or any(not isinstance(text, str | None) for text in prompts.values()):
@@ -136,6 +136,26 @@ def read_prompts(source: SourceDirectory) -> Prompts:
         source.refuse(file, "default_prompt_name", default, expected)
         return Prompts({}, None)
     return Prompts({name: text or "" for name, text in prompts.items()}, default)
+
+
+def read_truncate_dim(source: SourceDirectory, *, is_normalized: bool) -> int | None:
+    """How many numbers of each vector sentence-transformers gives; None = all.
+
+    Faults: a value that is not right, or that leaves vectors of length 1 shorter: it cuts behind Normalize.
+    """
+    key = "truncate_dim"
+    value = source.read_object(PIPELINE).get(key)
+    if value is None:
+        return None
+    if type(value) is not int or value < 1:
+        source.refuse(PIPELINE, key, value, "a whole number from 1 is needed")
+        return None
+    if is_normalized:
+        expected = (
+            "null is needed beside Normalize, whose vectors would not be of length 1 (a request has `dimensions`)"
+        )
+        source.refuse(PIPELINE, key, value, expected)
+    return value
 
 
 def read_limit(source: SourceDirectory, modules: Modules, config: EncoderConfig | None) -> Limit | None:

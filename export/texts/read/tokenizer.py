@@ -12,6 +12,7 @@ import json
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -35,14 +36,17 @@ _RARE = "\U00013000"
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
-    """content: the bytes to write. changes: what to tell of how they differ from the source's tokenizer.json, if any.
+    """content: the bytes to write. changes: what to tell of how they differ from the source's tokenizer.json, if any,
+    and of how the service differs from them.
 
-    num_ids: one more than the highest id that it can give.
+    num_ids: one more than the highest id that it can give. padding: the pad token's text, and its id; None where it has
+    none.
     """
 
     content: bytes
     num_ids: int
     changes: tuple[str, ...] = ()
+    padding: tuple[str, int] | None = None
 
 
 def read_tokenizer(source: SourceDirectory, folder: str, num_token_types: int | None = None) -> TokenizerFile | None:
@@ -69,7 +73,25 @@ def read_tokenizer(source: SourceDirectory, folder: str, num_token_types: int | 
         content = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
         if _load(source, f"{folder}{TOKENIZER}, as it would be written", content) is None:
             return None
-    return TokenizerFile(content, _num_ids(document), tuple(changes))
+    changes += _truncation(source, settings.file)
+    return TokenizerFile(content, _num_ids(document), tuple(changes), _padding(document, settings))
+
+
+def _padding(document: Mapping[str, Any], settings: TokenizerSettings) -> tuple[str, int] | None:
+    name, vocab = settings.name_of("pad_token"), document["model"]["vocab"]
+    pieces = ((piece[0], index) for index, piece in enumerate(vocab)) if isinstance(vocab, list) else vocab.items()
+    added = ((entry["content"], entry["id"]) for entry in document.get("added_tokens") or ())
+    index = next((index for content, index in chain(added, pieces) if content == name), None)
+    return None if name is None or index is None else (name, index)
+
+
+def _truncation(source: SourceDirectory, file: str) -> list[str]:
+    """Which end is cut is the request's to say here."""
+    side = source.read_object(file).get("truncation_side", "right")
+    if side not in ("left", "right"):
+        source.refuse(file, "truncation_side", side, "left or right is needed")
+    told = f"{file}: truncation_side: the model's own tokenizer cuts texts at their start; a request says where here"
+    return [f'{told} (`"truncate": "left"`; `true` cuts the end)'] if side == "left" else []
 
 
 def _num_ids(document: Mapping[str, Any]) -> int:

@@ -23,6 +23,7 @@ from export.progress import quiet
 from export.prove import ProofRequest, opened
 from export.seal import UNPROVED, Exported, Target, created_by, open_tokenizer, write_proof
 from export.texts.read.locate import Location
+from export.texts.read.prompts import check_prompts
 from export.texts.read.source import SourceDirectory
 from export.texts.ready.bare import Bare, Ids, open_bare
 from export.texts.ready.inputs import input_dtypes, input_faults
@@ -93,6 +94,8 @@ def export_ready(location: Location, name: str, target: Target, request: ProofRe
         bare = _open(ready, work)
         with _of_file(ready):
             plan = make_plan(bare, ready.about, ready.source, name)
+            told = check_prompts(ready.source, ready.about.tokenizer, ready.about.prompts, plan.limit)
+            ready.source.check()
             plan = replace(plan, has_scales_of_a_call=has_scales_of_a_call(ready.file.model))
         draft = _draft(ready, plan, _wire(ready, plan, work), target, location)
         draft = draft.model_copy(update={"weights": weights})
@@ -105,9 +108,9 @@ def export_ready(location: Location, name: str, target: Target, request: ProofRe
             with _explained(ready, plan):
                 manifest, proved = proof.prove(plan.ways)
         manifest = write_proof(work, manifest, proved)
-    told = [f"{name}: not compared with PyTorch: {why}"] if why else []
+    told += (f"{name}: not compared with PyTorch: {why}",) if why else ()
     if reference is None and plan.claimed is not None:
-        told.append(f"{name}: {plan.chosen.pooled} is taken for what {plan.claimed.told} gives: not compared")
+        told += (f"{name}: {plan.chosen.pooled} is taken for what {plan.claimed.told} gives: not compared",)
     warnings = (*location.warnings, *ready.file.warnings, *ready.about.tokenizer.changes, *plan.warnings, *told)
     return Exported(target.path, manifest, proved.report, warnings)
 

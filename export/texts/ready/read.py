@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 
 from export.modules.ready import table_rows
 from export.onnx_file import OnnxFile
-from export.texts.read.modules import Modules, read_modules
-from export.texts.read.pipeline import Limit, Prompts, read_limit, read_prompts
+from export.texts.read.modules import PIPELINE, Modules, read_modules
+from export.texts.read.pipeline import Limit, Prompts, read_limit, read_prompts, read_truncate_dim
 from export.texts.read.source import SourceDirectory
 from export.texts.read.task import read_task
 from export.texts.read.tokenizer import TokenizerFile, read_tokenizer
@@ -78,6 +78,8 @@ def read_about(source: SourceDirectory, file: OnnxFile, asked: Task | None) -> A
     limit = read_limit(source, modules, config) if config else _read_limit(source, modules, values)
     if task == "late_interaction" or modules.dense:
         source.faults.append("a ready graph is served without Dense modules, and not for late interaction")
+    if task == "embedding" and read_truncate_dim(source, is_normalized=modules.normalize) is not None:
+        source.faults.append(f"{PIPELINE}: truncate_dim: a ready graph is served with its whole vectors")
     if len(source.faults) > num_faults or task is None or tokenizer is None:
         return None
     vocab_size = table_rows("input_ids", file.model.graph) or _whole(values, "vocab_size") or tokenizer.num_ids

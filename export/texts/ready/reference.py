@@ -55,6 +55,8 @@ def open_reference(path: Path, about: About, manifest: TextManifest, scratch: Pa
         if about.modules.pooling is None:
             return f"it pools by itself ({embedding.pooling_source}), and no file says how"
         embedding = embedding.model_copy(update={"pooling": model.pooling.modes})
+    if embedding is not None:
+        embedding = embedding.model_copy(update={"dim": model.embedding_dim})
     head = model.head_config.to_dict() if model.head_config else None
     update = {"encoder": model.config.to_dict(), "head_config": head, "embedding": embedding}
     built = manifest.model_copy(update=update)
