@@ -30,7 +30,9 @@ RELATIVE: Mapping[str, Any] = {
 }  # fmt: skip
 CONFIGS: Mapping[str, Callable[[], PretrainedConfig]] = {
     "deberta-v2": lambda: DebertaV2Config(**SHAPE, **RELATIVE),
-    "mobilebert": lambda: MobileBertConfig(**SHAPE | {"num_hidden_layers": 1}, embedding_size=8, intra_bottleneck_size=8, true_hidden_size=8),
+    "mobilebert": lambda: MobileBertConfig(
+        **SHAPE | {"num_hidden_layers": 1}, embedding_size=8, intra_bottleneck_size=8, true_hidden_size=8
+    ),
     "t5": lambda: T5Config(vocab_size=VOCAB, d_model=DIM, d_kv=8, d_ff=24, num_layers=1, num_heads=2),
 }
 # Of which no file names the class of the tokenizer: transformers has it in a table.
