@@ -6,7 +6,8 @@ Only one record is in memory at a time. Whatever is not as it must be is refused
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,32 +123,35 @@ def _string(source: Source, number: int, row: Mapping[str, Any], name: str) -> s
 
 def _read_csv(source: Source) -> Iterator[Record]:
     """The first line names the columns; blank lines between records are none."""
-    rows = _csv_rows(source)
-    number, header = next(rows, (1, []))
-    if not header:
-        raise source.error(1, "a line with the names of the columns is expected")
-    text, pair, *kept = column_places(source, header, number)
-    for number, row in rows:
-        if len(row) != len(header):
-            raise source.error(number, f"{len(header)} fields expected, got {len(row)}")
-        second = None if source.pair is None else row[pair]
-        yield Record(number, row[text], second, tuple(row[place] for place in kept))
+    with closing(_csv_rows(source)) as rows:
+        number, header = next(rows, (1, []))
+        if not header:
+            raise source.error(1, "a line with the names of the columns is expected")
+        text, pair, *kept = column_places(source, header, number)
+        for number, row in rows:
+            if len(row) != len(header):
+                raise source.error(number, f"{len(header)} fields expected, got {len(row)}")
+            second = None if source.pair is None else row[pair]
+            yield Record(number, row[text], second, tuple(row[place] for place in kept))
 
 
-def _csv_rows(source: Source) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(source: Source) -> Generator[tuple[int, list[str]], None, None]:
     """Each record with the line that it begins on."""
-    csv.field_size_limit(source.max_bytes)
+    before = csv.field_size_limit(source.max_bytes)  # of the whole process
     rows = csv.reader((line for _, line in _lines(source)), strict=True)
-    while True:
-        first = rows.line_num + 1
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise source.error(first, f"not CSV: {error}") from None
-        if row:
-            yield first, row
+    try:
+        while True:
+            first = rows.line_num + 1
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise source.error(first, f"not CSV: {error}") from None
+            if row:
+                yield first, row
+    finally:
+        csv.field_size_limit(before)
 
 
 def column_places(source: Source, columns: Sequence[str], number: int) -> list[int]:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +238,10 @@ def interrupt(bundle: Path, many: Path, out: Path, number: int) -> subprocess.Co
     command = [sys.executable, "-m", "qkv", "encode", str(bundle), str(many), str(out)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     state = out.with_name(f"{out.name}.partial.json")
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+    # A shell starts what it runs in the background with SIGINT ignored, and so would the run be.
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, env=environment, preexec_fn=heed, **pipes) as run:
         while run.poll() is None:
             if state.exists() and json.loads(state.read_bytes())["done"]["texts"]:
                 run.send_signal(number)

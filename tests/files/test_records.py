@@ -122,7 +122,9 @@ def test_csv_of_every_kind_of_field(tmp_path: Path) -> None:
     ],
 )
 def test_csv_that_is_not_whole_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
+    before = csv.field_size_limit()
     assert refusal(source(tmp_path / "a.csv", content, max_bytes=64)).startswith(told)
+    assert csv.field_size_limit() == before, "it is of the whole process"
 
 
 def table(path: Path, columns: Mapping[str, Any], **options: Any) -> Source:
