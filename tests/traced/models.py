@@ -20,18 +20,18 @@ from transformers import (
 )
 
 VOCAB, DIM = 104, 16
-SHAPE: Mapping[str, Any] = {
+SHAPE: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
     "max_position_embeddings": 64,
 }  # fmt: skip
-RELATIVE: Mapping[str, Any] = {
+RELATIVE: dict[str, Any] = {
     "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "norm_rel_ebd": "layer_norm",
     "share_att_key": True, "type_vocab_size": 0, "position_biased_input": False, "max_relative_positions": -1,
 }  # fmt: skip
 CONFIGS: Mapping[str, Callable[[], PretrainedConfig]] = {
     "deberta-v2": lambda: DebertaV2Config(**SHAPE, **RELATIVE),
     "mobilebert": lambda: MobileBertConfig(
-        **SHAPE | {"num_hidden_layers": 1}, embedding_size=8, intra_bottleneck_size=8, true_hidden_size=8
+        **SHAPE | {"num_hidden_layers": 1}, embedding_size=8, intra_bottleneck_size=8
     ),
     "t5": lambda: T5Config(vocab_size=VOCAB, d_model=DIM, d_kv=8, d_ff=24, num_layers=1, num_heads=2),
 }
@@ -45,7 +45,7 @@ def write(family: str, tiny_models: Path, target: Path) -> Path:
     change(target / "1_Pooling" / "config.json", word_embedding_dimension=DIM)
     change(target / "tokenizer_config.json", tokenizer_class=None if family == UNNAMED else "PreTrainedTokenizerFast")
     torch.manual_seed(3)
-    maker = AutoModelForTextEncoding if family == "t5" else AutoModel
+    maker: Any = AutoModelForTextEncoding if family == "t5" else AutoModel
     louder(maker.from_config(CONFIGS[family]())).save_pretrained(target)
     return target
 

@@ -118,8 +118,8 @@ async def test_a_classifier_has_its_head(tiny_models: Path, tmp_path: Path) -> N
     for file in ("modules.json", "sentence_bert_config.json"):
         (source / file).unlink()
     torch.manual_seed(5)
-    shape = {**SHAPE, "num_hidden_layers": 1}
-    model = louder(Classifier(DebertaV2Config(**shape, **RELATIVE, num_labels=3, pooler_dropout=0)))
+    values = SHAPE | RELATIVE | {"num_hidden_layers": 1, "num_labels": 3, "pooler_dropout": 0}
+    model = louder(Classifier(DebertaV2Config(**values)))
     model.save_pretrained(source)
     exported = export_model(str(source), tmp_path / "out", via="torch")
     manifest = manifest_of(exported.path)

@@ -97,6 +97,7 @@ def _check_asked(path: Path, target: Target, request: ProofRequest) -> None:
 
 
 def _open(path: Path, asked: Task | None, *, is_code_allowed: bool) -> _Opened:
+    from export.modules.trace import silenced
     from export.texts.traced.encoder import look
 
     source = SourceDirectory(path)
@@ -109,7 +110,8 @@ def _open(path: Path, asked: Task | None, *, is_code_allowed: bool) -> _Opened:
     assert weights is not None, "nothing is wrong, and nothing was read"
     loaded = load(path / modules.model, task, is_code_allowed=is_code_allowed)
     try:
-        looked = look(loaded, task)
+        with silenced():
+            looked = look(loaded, task)
     except Exception as error:  # whatever the model raises
         raise ExportError(f"{path}: {type(loaded.model).__name__} fails at a text: {one_line(error)}") from None
     unused = _check_missing(path, weights.file, loaded, looked)
@@ -207,8 +209,11 @@ def _traced(opened: _Opened, max_tokens: int, attention: Mapping[str, Axes]) -> 
     ]
     inputs = [TensorSpec(name=name, dtype="int64", axes=AXES_2D, meaning=_MEANINGS[name]) for name in encoder.takes]
     signature = Signature(tuple(inputs), tuple(outputs), {"seq": max_tokens}, masks="right")
-    model, branches = trace(encoder, signature, example(encoder, max_tokens))
     name = type(encoder.model).__name__
+    try:
+        model, branches = trace(encoder, signature, example(encoder, max_tokens))
+    except ExportError as error:
+        raise ExportError(f"{opened.source.path}: {name}: PyTorch makes no graph of it", error.faults) from None
     if faults := [*operator_faults(model), *interface_faults(model, signature)]:
         raise ExportError(f"{opened.source.path}: {name} cannot be served", faults)
     dress(model, signature)
