@@ -165,7 +165,9 @@ def _attention(encoder: TextEncoder) -> tuple[int, int, str]:
         mask[1, _REAL:] = 0
         try:
             found = _run(asked, 2, seq, **({"attention_mask": mask} if "attention_mask" in encoder.takes else {}))
-        except Exception as error:  # whatever the model raises, and KeyError where it gives none
+        except KeyError:
+            return 0, 0, "it returns none"
+        except Exception as error:  # whatever the model raises
             return 0, 0, f"{type(error).__name__} when it is asked for them"
         weights = [values for name, values in found.items() if name != encoder.output]
         if not weights:
