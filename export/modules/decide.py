@@ -42,13 +42,14 @@ _ALONE = (
 class Decision:
     """What a model allows, and every reason why it cannot be served as it is declared.
 
-    has_run: False when it gave nothing at any size.
+    has_run: False when it gave nothing at any size. repeats: whether the same call twice was the same.
     """
 
     batching: Batching
     takes_empty_rows: bool
     faults: tuple[str, ...] = ()
     has_run: bool = True
+    repeats: bool = True
 
 
 def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> Decision:
@@ -62,7 +63,7 @@ def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> De
     if faults and shape_faults(probe, probe.layout):
         return Decision("padded", False, tuple(faults), has_run=False)
     if random := _answers(probe, _repeats):  # nothing else can be asked of it
-        return Decision("padded", False, (*faults, *random))
+        return Decision("padded", False, (*faults, *random), repeats=False)
     faults += _answers(probe, _is_finite_under_masks)
     batching = _batching(signature)
     takes_empty = _takes_empty_rows(probe, batching)

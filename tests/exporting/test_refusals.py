@@ -114,6 +114,9 @@ def test_what_rows_must_not_do_is_told(name: str, reasons: list[str]) -> None:
         ("Double", r"linear.weight: float64: .float\(\) makes it float32"),
         ("Packed", r"pack_padded_sequence cannot be traced: .* the mask, as models.recurrent .*\(own_modules.py, line"),
         ("Counts", "forward changes calls: what is served keeps no state"),
+        ("CountsUnseen", r"outputs.y: another answer to the same call later on: forward writes to calls \(0, then \d+\): "),
+        ("CountsForAll", "outputs.y: another answer .*: something outside of its parameters and buffers changes: what"),
+        ("DrawnAnew", "outputs.y: built once more, the module gives something else: .*self.register_buffer"),
         ("Renormalised", "forward changes table.weight: what is served keeps no state"),
         ("WritesInput", r"inputs.x: forward writes into it: work on a copy, as x.clone\(\)"),
         ("Lazy", "linear.weight: no sizes yet"),
@@ -124,6 +127,17 @@ def test_what_rows_must_not_do_is_told(name: str, reasons: list[str]) -> None:
 def test_what_cannot_be_traced_is_told(tmp_path: Path, name: str, reason: str) -> None:
     error = refused(name, tmp_path)
     assert any(re.search(reason, fault) for fault in error.faults), error
+
+
+def test_a_state_that_changes_while_the_graph_is_proved_is_told(tmp_path: Path) -> None:
+    error = refused("CountsUnseen", tmp_path, TensorOptions(kwargs='{"turn": 50}'))
+    assert [fault.partition(" (")[0] for fault in error.faults] == [
+        "outputs.y: another answer to the same call later on: forward writes to calls"
+    ]
+
+
+def test_a_module_may_remember_what_it_makes_again(tmp_path: Path) -> None:
+    export_own("Remembers", tmp_path / "out")
 
 
 def test_all_reasons_of_a_graph_are_told_at_once(tmp_path: Path) -> None:
