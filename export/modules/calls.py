@@ -109,7 +109,11 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 def _frozen(value: Any) -> Any:
     """Something that stays what it is and can be compared."""
     if isinstance(value, Tensor):
-        return (str(value.dtype), tuple(value.shape), value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return (
+            str(value.dtype),
+            tuple(value.shape),
+            value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes(),
+        )
     if isinstance(value, (list, tuple, set, dict)):
         return repr(value)
     return value if isinstance(value, (int, float, str, bytes, bool, type(None))) else id(value)

@@ -5,7 +5,7 @@ Each question has its own reason for a refusal. The proof then holds the graph t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -27,7 +27,7 @@ from service.manifest import Batching, TensorManifest, TensorSpec
 from service.parity.cases import Case, Layout, make_case, pad_inputs, select_inputs
 from service.parity.checks import empty_row_weight, select_output
 from service.parity.judge import dense_axes, gather
-from service.parity.masks import MaskKind
+from service.parity.masks import MaskKind, is_pair, pair_of
 from service.runners.base import Array, Runner
 
 _PADDING_SEEDS = range(101, 105)
@@ -294,7 +294,8 @@ def _takes_empty_rows(probe: Probe, batching: Batching) -> bool:
         outputs = probe.run(case.inputs)
         without = probe.run(select_inputs(graph, case.inputs, rest, sizes))
         weights = gather(graph, outputs, case.inputs, sizes).weights
-        is_changed = batching != "alone" and _changes_when_empty(probe, batching)
+        is_changed = _shows_what_is_hidden(probe, batching)
+        is_changed = is_changed or (batching != "alone" and _changes_when_empty(probe, batching))
     except Exception:  # whatever the module raises
         return False
     if is_changed or not all(np.isfinite(values).all() for values in outputs.values()):
@@ -302,6 +303,46 @@ def _takes_empty_rows(probe: Probe, batching: Batching) -> bool:
     if any(empty_row_weight(found, case.masks.columns(*dense_axes(graph))).any() for found in weights.values()):
         return False
     return probe.changed(rows_of(outputs, rest), without, case, rest) is None
+
+
+def _shows_what_is_hidden(probe: Probe, batching: Batching) -> bool:
+    """Whether a row of which some mask leaves nothing is made of what that mask hides, or not finite.
+
+    Asked of the outputs that mean something there: of the row as a whole, or along another axis.
+    """
+    other, limits = probe.case("full", seed=SEEDS[1]), probe.manifest.max_sizes
+    for case in _emptied(probe):
+        last, before = [case.batch - 1], probe.run(case.inputs)
+        inputs = {spec.name: under_mask(spec, case, other) for spec in probe.signature.inputs}
+        if not_finite(before, "") or probe.changed(rows_of(probe.run(inputs), last), rows_of(before, last), case, last):
+            return True
+        if batching == "padded" and _changed_by_padding(probe, case, _widened(case.masks.sizes, limits)):
+            return True
+    return False
+
+
+def _emptied(probe: Probe) -> Iterator[Case]:
+    """Cases whose last row is empty by every mask, and by one mask alone where there are several."""
+    yield probe.case("empty")
+    masks = [spec for spec in probe.signature.inputs if spec.meaning == "mask"]
+    for mask in masks if len(masks) > 1 else ():
+        case = probe.case("full")
+        inputs, axes = dict(case.inputs), {axis: keep.copy() for axis, keep in case.masks.axes.items()}
+        pairs = {pair: keep.copy() for pair, keep in case.masks.pairs.items()}
+        if is_pair(mask):
+            pairs[pair_of(mask)][-1] = False
+        else:
+            axes[str(mask.axes[1])][-1] = False
+        names = {mask.name: False} | {
+            spec.name: -1 for spec in probe.signature.inputs if spec.meaning == "index" and spec.of == mask.axes[-1]
+        }
+        for name, nothing in names.items():
+            inputs[name] = inputs[name].copy()
+            inputs[name][-1] = nothing
+        axes |= {
+            str(spec.axes[1]): inputs[spec.name] >= 0 for spec in probe.signature.inputs if spec.meaning == "index"
+        }
+        yield replace(case, inputs=inputs, masks=replace(case.masks, axes=axes, pairs=pairs))
 
 
 def _changes_when_empty(probe: Probe, batching: Batching) -> bool:

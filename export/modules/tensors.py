@@ -56,7 +56,7 @@ _GRAPH = "encode.onnx"
 _NO_TORCH = "is traced by PyTorch, which is not installed here: pip install 'qkv[torch]'"
 _REFUSES_EMPTY = (
     "a mask that keeps nothing of a row will be refused (`empty_row`): such a row has weights that are not 0, is not "
-    "finite, or changes with its neighbours and its padding"
+    "finite, or changes with its neighbours, its padding and what the mask hides"
 )
 
 

@@ -19,9 +19,14 @@ from tests.exporting.own import OWN, export_own, refused
 
 def decided(name: str) -> Decision:
     """What a class of `fixtures/own_modules.py` is found to allow, without a graph."""
-    origin = read_origin(f"{OWN}:{name}")
+    return decided_by(f"{OWN}:{name}")
+
+
+def decided_by(source: str) -> Decision:
+    """The same of any module."""
+    origin = read_origin(source)
     with open_module(origin, ModuleOptions()) as found:
-        draft = draft_of(origin, Target(Path(name), name), found)
+        draft = draft_of(origin, Target(Path("out"), "out"), found)
         return decide(draft, found.signature, ModuleRunner(draft.graph("encode"), found.module))
 
 
@@ -34,7 +39,9 @@ def decided(name: str) -> Decision:
         ("AddedMask", "padded", False),
         ("Pools", "padded", False),
         ("PoolsRight", "padded", False),
-        ("PoolsEqual", "equal_shapes", True),
+        ("PoolsEqual", "equal_shapes", False),
+        ("TakesLast", "padded", False),
+        ("AcrossMasks", "padded", False),
         ("AddsLowest", "padded", False),
         ("Packed", "padded", False),
         ("Named", "padded", True),
@@ -53,6 +60,11 @@ def decided(name: str) -> Decision:
 def test_how_rows_may_share_calls_is_found_out(name: str, batching: str, takes_empty_rows: bool) -> None:
     decision = decided(name)
     assert decision == Decision(batching, takes_empty_rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["dot", "cross-attention", "lstm-attention-pooling", "seq2seq-attention"])
+def test_a_preset_takes_rows_of_which_a_mask_leaves_nothing(name: str) -> None:
+    assert decided_by(f"preset:{name}") == Decision("padded", True)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +126,10 @@ def test_what_rows_must_not_do_is_told(name: str, reasons: list[str]) -> None:
         ("Double", r"linear.weight: float64: .float\(\) makes it float32"),
         ("Packed", r"pack_padded_sequence cannot be traced: .* the mask, as models.recurrent .*\(own_modules.py, line"),
         ("Counts", "forward changes calls: what is served keeps no state"),
-        ("CountsUnseen", r"outputs.y: another answer to the same call later on: forward writes to calls \(0, then \d+\): "),
+        (
+            "CountsUnseen",
+            r"outputs.y: another answer to the same call later on: forward writes to calls \(0, then \d+\): ",
+        ),
         ("CountsForAll", "outputs.y: another answer .*: something outside of its parameters and buffers changes: what"),
         ("DrawnAnew", "outputs.y: built once more, the module gives something else: .*self.register_buffer"),
         ("Renormalised", "forward changes table.weight: what is served keeps no state"),
