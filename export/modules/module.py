@@ -54,8 +54,8 @@ class ModuleOptions:
 class Found:
     """A module ready to be traced: in eval mode, with its weights.
 
-    again: builds it anew, with the numbers that it had before its first call. sha256: of every file that it was made of,
-    by file name. kwargs: canonical JSON. weights_file: the checkpoint, where it is exactly what the module keeps.
+    again: builds it anew, with the numbers that it had before its first call. sha256: of every file that it was made
+    of, by file name. kwargs: canonical JSON. weights_file: the checkpoint, where it is exactly what the module keeps.
     warnings: what its user should know.
     """
 

@@ -172,6 +172,20 @@ async def test_a_bundle_is_served(single_head: Exported) -> None:
         np.testing.assert_allclose(item.attention[0].weights[0], weights[row].numpy(), atol=1e-5)
 
 
+async def test_what_a_mask_hides_may_be_any_number(single_head: Exported) -> None:
+    """Neither its own row nor its neighbour is harmed."""
+    engine = Engine.start(open_bundle(single_head.path), Settings(num_threads=1))
+    hidden = np.random.default_rng(0).standard_normal((2, 5, 512), dtype=np.float32)
+    mask = np.array([[True, True, False, True, False], [True] * 5])
+    rows = []
+    for value in (0.0, np.finfo(np.float32).max):
+        tensors = {"hidden": np.where(mask[..., None], hidden, np.float32(value)), "mask": mask}
+        result = await engine.infer(TensorRequest(tensors))
+        rows.append(np.stack([item.outputs["output"] for item in result.items]))
+    await engine.close(1.0)
+    np.testing.assert_array_equal(rows[1], rows[0])
+
+
 @pytest.mark.parametrize("name", ["Pools", "PoolsRight"])
 async def test_pooling_by_a_softmax_is_served_but_for_empty_rows(name: str, tmp_path: Path) -> None:
     """An empty row would be the mean of whatever is there, and so change with its padding."""
