@@ -107,6 +107,24 @@ def test_a_preset_takes_rows_of_which_a_mask_leaves_nothing(name: str) -> None:
             "OtherShape",
             [r"outputs.y: float32 \[1, 1, 8\] needed, got float32 \[1, 1, 3\], at batch 1", "batch 3, seq 6"],
         ),
+        (
+            "TurnedMask",
+            [f"not finite, at batch {n}, .*; with the masks turned over they are: True or 1 = attend" for n in (1, 3)],
+        ),
+        ("PadIdsUnsent", []),
+        ("WideIds", ["inputs.ids.below: 30 is the largest that works, got 64: IndexError: index out of range"]),
+        (
+            "Adjacent",
+            ['outputs.weights: .* of some queries are all 0, .* leaves pairs out is a mask: meaning = "mask"'],
+        ),
+        ("SwappedAxes", [r"outputs.weights: .* along the queries: their axes are \[batch, heads, query, key\]"]),
+        ("FromThree", ["it fails at batch 1, seq 1: RuntimeError: .*; every axis starts at 1: let the module pad"]),
+        (
+            "AsDataclass",
+            [f"forward returned Given: a tensor, a tuple .* or a dict by their names is.*{n}" for n in "  "],
+        ),
+        ("MeanPadded", ["padding is not harmless: with padding added at the end y changes"]),
+        ("LongTable", ["max_sizes.seq: 16 is the largest that works, got 2048: it fails at batch 1, seq 2048: Index"]),
         ("TooMany", [r"forward returned 2 values \(Tensor, Tensor\), 1 tensors are declared", "batch 3"]),
     ],
 )
@@ -121,6 +139,11 @@ def test_what_rows_must_not_do_is_told(name: str, reasons: list[str]) -> None:
     ("name", "reason"),
     [
         ("FixedLength", r"axis seq: the code fixes it to \d+"),
+        ("OneHot", r"axis seq: the code fixes it to \d+: one_hot \(own_modules.py, line \d+\) takes .*zeros_like"),
+        (
+            "PadIds",
+            r"outputs.y: 8 of 8 values are not finite, in a row of ids 0 alone: inputs.ids.range = \[1, 29\] leaves it o",
+        ),
         ("Branches", "axis seq: the code depends on the size, and what was traced holds only up to 63"),
         ("LooksAtValues", r"Could not guard on data-dependent expression .*\(own_modules.py, line \d+\)"),
         ("Double", r"linear.weight: float64: .float\(\) makes it float32"),
@@ -149,6 +172,12 @@ def test_a_state_that_changes_while_the_graph_is_proved_is_told(tmp_path: Path) 
     assert [fault.partition(" (")[0] for fault in error.faults] == [
         "outputs.y: another answer to the same call later on: forward writes to calls"
     ]
+
+
+def test_an_id_that_stands_for_padding_is_left_out_by_a_range(tmp_path: Path) -> None:
+    exported = export_own("PadIdsUnsent", tmp_path / "out")
+    assert exported.manifest.batching == "padded"
+    assert exported.manifest.graph("encode").inputs[0].range == (1, 29)
 
 
 def test_a_module_may_remember_what_it_makes_again(tmp_path: Path) -> None:
