@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import onnx
 import torch
@@ -149,7 +150,7 @@ def _noted_one_hots(told: list[str]) -> Iterator[None]:
     """Write down where one_hot is asked for as many classes as an axis is long, which it fixes."""
     original = functional.one_hot
 
-    def noted(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    def noted(tensor: Tensor, num_classes: Any = -1) -> Tensor:
         if not isinstance(num_classes, int):
             caller = sys._getframe(1)
             told.append(_ONE_HOT.format(place=f"{Path(caller.f_code.co_filename).name}, line {caller.f_lineno}"))

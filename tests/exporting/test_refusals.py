@@ -142,7 +142,7 @@ def test_what_rows_must_not_do_is_told(name: str, reasons: list[str]) -> None:
         ("OneHot", r"axis seq: the code fixes it to \d+: one_hot \(own_modules.py, line \d+\) takes .*zeros_like"),
         (
             "PadIds",
-            r"outputs.y: 8 of 8 values are not finite, in a row of ids 0 alone: inputs.ids.range = \[1, 29\] leaves it o",
+            r"outputs.y: 8 of 8 values are not finite, in a row of ids 0 alone: inputs.ids.range = \[1, 29\] leaves",
         ),
         ("Branches", "axis seq: the code depends on the size, and what was traced holds only up to 63"),
         ("LooksAtValues", r"Could not guard on data-dependent expression .*\(own_modules.py, line \d+\)"),
