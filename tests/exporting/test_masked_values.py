@@ -65,10 +65,10 @@ def test_what_stands_under_a_mask_may_be_any_number(name: str) -> None:
                 real = np.broadcast_to(case.masks.real(spec), expected[spec.name].shape)
                 np.testing.assert_array_equal(found[spec.name][real], expected[spec.name][real])
         if graph.attention:
-            sees = case.masks.kept(*dense_axes(graph)).any(axis=2)
+            sees = np.any(case.masks.kept(*dense_axes(graph)), axis=2)[:, None]
             pair = [gather(graph, outputs, case.inputs, case.masks.sizes).weights for outputs in (found, expected)]
             for layer, weights in pair[1].items():
-                rows = np.broadcast_to(sees[:, None], weights.shape[:3])
+                rows = np.broadcast_to(sees, weights.shape[:3])
                 np.testing.assert_array_equal(pair[0][layer][rows], weights[rows])
 
 

@@ -139,7 +139,7 @@ def test_a_preset_is_proved_and_described(single_head: Exported) -> None:
     }
     weights = [gate for gate in single_head.report.gates if gate.name.endswith("attention")]
     assert weights
-    assert all(gate.worst is not None and gate.worst <= 1e-5 for gate in weights)
+    assert all(gate.worst is not None and gate.worst <= gate.limit == 1e-5 for gate in weights)
     assert list(load_file(single_head.path / WEIGHTS)) == ["W_K.weight", "W_Q.weight", "W_V.weight"]
 
 
