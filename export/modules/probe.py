@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from export.modules.signature import Signature
-from service.manifest import TensorManifest, TensorSpec
+from service.manifest import Manifest, TensorManifest, TensorSpec
 from service.parity.cases import Case, Layout, make_case
 from service.parity.checks import relative_difference, shape_fault
 from service.parity.masks import MaskKind
@@ -35,7 +35,7 @@ _TURNED_HINT = (
 class Probe:
     """One model being asked. limit: how far the same row may be from itself; usual: the usual size of its outputs."""
 
-    manifest: TensorManifest
+    manifest: Manifest
     signature: Signature
     runner: Runner
     limit: float

@@ -61,7 +61,7 @@ def trace(
     Raises ExportError with every reason why the module cannot become one graph.
     """
     name = type(module).__name__
-    with _quiet(), exact_attention():
+    with silenced(), exact_attention():
         program = _capture(module, signature, example)
         branches = read_branches(program, signature)
         try:
@@ -232,7 +232,7 @@ def _recurrent_loops() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """PyTorch tells of packages that are not there, of itself being old, and of graphs that it gave up."""
     level, sink = logging.root.manager.disable, io.StringIO()
     with warnings.catch_warnings(), redirect_stdout(sink), redirect_stderr(sink):

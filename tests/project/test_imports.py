@@ -30,6 +30,8 @@ NEED_TORCH = (
     "export/modules/state.py",
     "export/modules/trace.py",
     "export/texts/read/torch_file.py",
+    "export/texts/traced/encoder.py",
+    "export/texts/traced/reference.py",
 )
 
 
