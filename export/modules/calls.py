@@ -1,4 +1,4 @@
-"""What a module gave when it was called for the first time, to be asked of it again after all the other calls.
+"""What a module gave when it was first called, to be asked again after all the other calls. Imported on demand: torch.
 
 A module may keep a state that no buffer shows, as `self.calls += 1`: its graph would be one of its answers.
 """
