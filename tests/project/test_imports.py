@@ -26,6 +26,7 @@ EXPORT_MAY_USE = (
 NEED_TORCH = (
     "service/runners/torch.py",
     "export/modules/assertions.py",
+    "export/modules/calls.py",
     "export/modules/module.py",
     "export/modules/state.py",
     "export/modules/trace.py",
