@@ -21,6 +21,7 @@ import export.texts.directory
 from export.bundle import export_model
 from export.checkpoint import match_checkpoint, read_header
 from export.errors import ExportError
+from export.prove import held_closer
 from export.texts.graphs.build import build_graph
 from export.texts.scramble import scramble_bundle
 from models.config import EncoderConfig
@@ -29,7 +30,7 @@ from models.families.parameters import parameter_shapes
 from service.bundle import open_text_bundle
 from service.engine.engine import Engine
 from service.parity.probes import load_probes
-from service.parity.report import ParityReport
+from service.parity.report import GateResult, ParityReport
 from service.runners.base import Array
 from service.runners.ort import OrtRunner
 from service.settings import Settings
@@ -221,3 +222,13 @@ def test_random_weights_have_the_published_layout(tiny_bundles: Path, tmp_path: 
         assert tensor.shape == shape
         assert tensor.std() > 0, name
     assert abs(values[names["layers.0.attention_norm.weight"]].mean() - 1) < 0.2
+
+
+def test_weights_of_a_preset_are_held_closer() -> None:
+    gates = [
+        GateResult(name=name, limit=3e-5, worst=worst, case="", num_checks=1, passed=True)
+        for name, worst in (("attention", 2e-5), ("attention_invariance", 1e-5), ("features", 2e-5))
+    ]
+    report = ParityReport(reference="", form="quick", num_cases=1, gates=tuple(gates), environment={})
+    found = {gate.name: (gate.limit, gate.passed) for gate in held_closer(report).gates}
+    assert found == {"attention": (1e-5, False), "attention_invariance": (1e-5, True), "features": (3e-5, True)}
