@@ -143,3 +143,22 @@ def test_a_published_name_is_for_the_weights_that_it_stands_for(
     for source in (published, without_weights):
         with pytest.raises(ExportError, match="is not that of sentence-transformers/all-MiniLM-L6-v2"):
             export_model(str(source), tmp_path / "out", name="all-MiniLM-L6-v2", file=FLOAT, unproved=unproved)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"truncate_dim": 16}, "truncate_dim: "),
+        (
+            {"prompts": {"long": "cat " * 99}, "default_prompt_name": "long"},
+            "prompts: long: it takes 101 tokens, special ones included, and the limit is 64",
+        ),
+    ],
+)
+def test_what_a_graph_cannot_do_for_its_vectors_is_refused(
+    published: Path, tmp_path: Path, values: dict[str, object], message: str
+) -> None:
+    source = edited(published, tmp_path / "bert", {"config_sentence_transformers.json": values})
+    with pytest.raises(ExportError) as caught:
+        export_model(str(source), tmp_path / "out", file=FLOAT)
+    assert any(f"config_sentence_transformers.json: {message}" in fault for fault in caught.value.faults)
