@@ -116,9 +116,9 @@ def export_tensors(origin: Origin, target: Target, options: TensorOptions, progr
             can_be_empty = decision.takes_empty_rows and takes_empty_rows(draft, material.signature, subject)
             manifest = _decided(draft, replace(decision, takes_empty_rows=can_be_empty))
             proved = prove_tensors(manifest, subject, material.reference, progress)
-        manifest = write_proof(work, manifest, proved)
-    told = (_REFUSES_EMPTY,) if material.signature.has_mask and not can_be_empty else ()
-    return Exported(target.path, manifest, proved.report, material.warnings + told)
+        told = (_REFUSES_EMPTY,) if material.signature.has_mask and not can_be_empty else ()
+        manifest = write_proof(work, manifest, proved, material.warnings + told)
+    return Exported(target.path, manifest, proved.report)
 
 
 def check(origin: Origin, faults: Sequence[str]) -> None:
