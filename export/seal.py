@@ -13,7 +13,7 @@ from export.errors import ExportError
 from export.prove import Proved
 from service.bundle import open_bundle, sha256_file
 from service.engine.tokenizer import TextTokenizer
-from service.errors import StartupError
+from service.errors import StartupError, printable
 from service.manifest import (
     MANIFEST,
     PARITY,
@@ -65,7 +65,7 @@ def write_proof(work: Path, draft: M, proved: Proved, warnings: Sequence[str]) -
     save_probes(work / PROBES, proved.probes, proved.spec.reference)
     (work / PARITY).write_text(proved.report.model_dump_json(indent=2) + "\n", encoding="utf-8")
     files = {name: sha256_file(work / name) for name in sorted(draft.file_names)}
-    update = {"proof": proved.spec, "files": files, "warnings": tuple(warnings)}
+    update = {"proof": proved.spec, "files": files, "warnings": tuple(map(printable, warnings))}
     manifest = draft.model_copy(update=update).sealed()
     (work / MANIFEST).write_bytes(manifest.to_bytes())
     for file in work.iterdir():

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from qkv import __version__
-from service.errors import StartupError
+from service.errors import StartupError, printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -216,7 +216,7 @@ def _one_line_errors() -> Iterator[None]:
     except StartupError as error:
         _fail(str(error))
     except OSError as error:  # a full disk, a directory that may not be read
-        _fail(f"{error.filename or 'files'}: {error.strerror or error}")
+        _fail(printable(f"{error.filename or 'files'}: {error.strerror or error}"))
     except Exception as error:
         # Known by name: importing export.errors here would tie every command to the package export.
         if type(error).__name__ != "ExportError":
