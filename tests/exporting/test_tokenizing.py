@@ -167,6 +167,10 @@ REFUSED: dict[str, tuple[Edits, tuple[str, ...]]] = {
         {CONFIG: {"added_tokens_decoder": decoder(token("[NEW]", 104))}},
         (CONFIG, "added_tokens_decoder", "[NEW]"),
     ),
+    "an id of many digits": (
+        {CONFIG: {"added_tokens_decoder": {"1" * 5_000: token("[NEW]", 104)}}},
+        (CONFIG, "added_tokens_decoder", "from id to token"),
+    ),
     "other flags in added_tokens_decoder": (
         {CONFIG: {"added_tokens_decoder": decoder(token("[MASK]", 4, lstrip=True))}},
         (CONFIG, "added_tokens_decoder", "[MASK]", '"lstrip": true'),
