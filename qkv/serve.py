@@ -102,7 +102,7 @@ def is_model_dir(path: Path) -> bool:
 
 
 def prepare(source: Path, builder: Builder) -> Bundle[Manifest]:
-    """The verified bundle of a path; a model directory is built into the cache, or found there, and its warnings logged.
+    """The verified bundle of a path; a model directory is built into the cache, or found there, with its warnings.
 
     Raises StartupError naming the file and the field that is wrong.
     """
