@@ -106,8 +106,8 @@ def _names(file: IO[bytes]) -> Iterator[str]:
             yield ".".join(texts[-2:])
         elif instruction.name == "MEMOIZE":
             memo.append(texts[-1] if texts else "")
-        elif instruction.name in ("BINGET", "LONG_BINGET") and argument < len(memo):
-            texts.append(memo[argument])
+        elif instruction.name in ("BINGET", "LONG_BINGET") and int(argument or 0) < len(memo):
+            texts.append(memo[int(argument or 0)])
         elif isinstance(argument, str):
             texts.append(argument)
 
