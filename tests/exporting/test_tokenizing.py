@@ -201,6 +201,12 @@ REFUSED: dict[str, tuple[Edits, tuple[str, ...]]] = {
         {"sentence_bert_config.json": {"do_lower_case": True}, FILE: {"normalizer": "x"}},
         (FILE, "cannot read it"),
     ),
+    "an unknown model": ({FILE: {"model.type": "Tiktoken"}}, (FILE, "model: ", "cannot read it", '"type": "Tiktoken"')),
+    "an unknown step": (
+        {FILE: {"normalizer": {"type": "Sequence", "normalizers": [NFC, {"type": "Shout", "loud": True}]}}},
+        (FILE, "normalizer.normalizers[1]: ", "cannot read it", '{"type": "Shout", "loud": true}'),
+    ),
+    "a decoder without its kind": ({FILE: {"decoder": {"kind": 1}}}, (FILE, "decoder: ", '{"kind": 1}')),
     "an empty vocabulary": ({FILE: {"model.vocab": {}}}, (FILE, "outside the vocabulary", "[UNK]")),
 }
 
