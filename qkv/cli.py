@@ -76,7 +76,12 @@ def export(
     file: Annotated[str | None, typer.Option(help=_FILE_HELP)] = None,
     goldens: Annotated[Path | None, typer.Option(help="Stored outputs of the reference: proof without torch.")] = None,
     unproved: Annotated[
-        bool, typer.Option("--unproved", metavar="", help="Write the bundle even if nothing proves it.")
+        bool,
+        typer.Option(
+            "--unproved",
+            metavar="",
+            help="Write the bundle even if nothing proves it; a ready ONNX file is not compared with PyTorch at all.",
+        ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", metavar="", help="Replace the bundle that is there.")] = False,
     checkpoint: Annotated[
@@ -137,7 +142,12 @@ def serve(
         typer.Option(help="What a model directory is used for; default what its modules and architectures say."),
     ] = None,
     unproved: Annotated[
-        bool, typer.Option("--unproved", metavar="", help="Build a model directory that nothing can prove.")
+        bool,
+        typer.Option(
+            "--unproved",
+            metavar="",
+            help="Build a model directory even if nothing proves it; a ready ONNX file is not compared with PyTorch at all.",
+        ),
     ] = False,
     file: Annotated[str | None, typer.Option(help=_FILE_HELP)] = None,
 ) -> None:

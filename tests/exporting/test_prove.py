@@ -37,6 +37,15 @@ from service.settings import Settings
 ROOT = Path(__file__).parents[2]
 
 
+def test_without_any_proof_the_refusal_is_of_use_to_whoever_builds(
+    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`qkv serve` builds too, and takes no goldens."""
+    monkeypatch.setattr("export.prove._open_reference", lambda _bundle: None)
+    with pytest.raises(ExportError, match=r"pip install torch.*--unproved; qkv export takes --goldens FILE too"):
+        export_model(str(tiny_models / "bert_mean"), tmp_path / "out")
+
+
 @pytest.fixture(scope="session")
 def goldens(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Goldens of the tiny encoder, made by the kept script."""
