@@ -23,6 +23,7 @@ from service.manifest import TOKENIZER, TextManifest
 from service.runners.base import Array
 from service.runners.cpus import usable_cpus
 from service.runners.ort import LONE_SPIN_US, open_session
+from service.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Ceiling:
     def __init__(self, bundle_dir: Path) -> None:
         self.bundle: Bundle[TextManifest] = open_text_bundle(bundle_dir)
         self._graph = self.bundle.manifest.graph("encode")
-        self._max_call_tokens = call_tokens(self.bundle.manifest.precision)
+        self._max_call_tokens = call_tokens(self.bundle.manifest, Settings())
         self._tokenizer = open_tokenizer(bundle_dir / TOKENIZER)
         graph_file = self.bundle.file(self._graph.file)
         self._sessions = {

@@ -2,6 +2,7 @@
 
     texts     a model directory        its graphs are built from its shape and its weights, without torch
               its ready .onnx file     taken as it is, with pooling behind it, proved against PyTorch or by itself
+              with `via`               loaded by transformers, traced by PyTorch and proved against the very model
     tensors   a preset, a class        traced by PyTorch and proved against the very module
               a ready .onnx file       taken as it is, proved to treat each row alike whatever is beside it
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from export.atomic import check_target
 from export.errors import ExportError
@@ -20,7 +22,7 @@ from export.origin import Origin, read_origin
 from export.progress import Progress
 from export.prove import ProofRequest
 from export.seal import Exported, Target
-from export.texts.directory import export_texts
+from export.texts.directory import TextOptions, export_texts
 from export.texts.read.locate import check_name
 from service.manifest import Precision, Task
 
@@ -35,6 +37,8 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     precision: Precision | None = None,
     task: Task | None = None,
     file: str | None = None,
+    via: Literal["torch"] | None = None,
+    trust_remote_code: bool = False,
     goldens: Path | None = None,
     unproved: bool = False,
     force: bool = False,
@@ -48,16 +52,20 @@ def export_model(  # noqa: PLR0913 - one parameter for each option of the comman
     precision: of weights, hidden states and matrix products; float32 when not given, of a ready graph its own.
     task: what a model directory is to be used for; when not given, what it says itself. file: its ready ONNX file to
     serve; when not given, its weights where it has any.
+    via: by what a model directory becomes a graph; when not given, by the families that are known here.
+    trust_remote_code: with it, code of the directory may run.
     goldens: a file to prove a model directory with. unproved: accept a model directory without proof.
     force: replace the bundle at `out`. options: what goes with a class or a ready graph.
     Raises ExportError with every fault found; then nothing was written.
     """
     check_target(out, force=force)
     origin = read_origin(source)
-    _check_options(origin, options, {"goldens": goldens, "precision": precision, "task": task, "file": file})
+    given = {"goldens": goldens, "precision": precision, "task": task, "file": file, "via": via}
+    _check_options(origin, options, given | {"trust-remote-code": trust_remote_code or None})
     if origin.kind == "texts":
         target = Target(out, name, precision or "float32", force)
-        return export_texts(source, target, ProofRequest(goldens, unproved, progress), task, file)
+        text_options = TextOptions(task, file, via, trust_remote_code)
+        return export_texts(source, target, ProofRequest(goldens, unproved, progress), text_options)
     name = name or origin.name
     if name:  # a source without one is refused for what it lacks
         check_name(name)
@@ -72,7 +80,7 @@ def _check_options(origin: Origin, options: TensorOptions, others: Mapping[str, 
         "--signature": options.signature is not None,
     } | {f"--{name}": value is not None for name, value in others.items()}
     used = {
-        "texts": ("--goldens", "--precision", "--task", "--file"),
+        "texts": ("--goldens", "--precision", "--task", "--file", "--via", "--trust-remote-code"),
         "preset": ("--checkpoint", "--precision"),
         "class": ("--checkpoint", "--kwargs", "--signature", "--precision"),
         "onnx": ("--signature",),

@@ -34,6 +34,8 @@ GOLDENS = Path(__file__).parent / "goldens"
 NEEDS_REFERENCE = frozenset(
     {"token_embeddings", "features", "logits", "token_logits", "sparse", "pooled", "pooled_raw", "cosine", "attention"}
 )
+# Its attention is a layer or two over random numbers, and is not trained to be as sharp as a model of many layers.
+_PRESET_WEIGHTS = 1e-5
 _ROLES: tuple[Role, ...] = ("encode", "attend")
 NO_REFERENCE = "the graphs themselves"
 _NO_PROOF = (
@@ -216,7 +218,25 @@ def prove_tensors(
         return proved_by("invariance", NO_REFERENCE, probes, reports, batch_invariant)
     text = reference.info().backend
     reports = {"": battery, "probes: ": check_probes(manifest, subject, Probes(text, probes, {}))}
+    if manifest.module.source.startswith("preset:") and not manifest.source and manifest.precision == "float32":
+        reports = {name: held_closer(report) for name, report in reports.items()}
     return proved_by("pytorch", text, probes, reports, batch_invariant)
+
+
+def held_closer(report: ParityReport) -> ParityReport:
+    """The weights of a mechanism as it comes, without anybody's checkpoint, under a limit of their own."""
+    gates = (
+        gate.model_copy(
+            update={
+                "limit": _PRESET_WEIGHTS,
+                "passed": gate.passed and gate.worst is not None and gate.worst <= _PRESET_WEIGHTS,
+            }
+        )
+        if gate.name in ("attention", "attention_invariance")
+        else gate
+        for gate in report.gates
+    )
+    return report.model_copy(update={"gates": tuple(gates)})
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from rich.text import Text
 
@@ -18,8 +19,8 @@ from service.runners.runtimes import check_runtimes
 class BuildOptions:
     """What `qkv export` was asked.
 
-    out: None = `bundles/NAME`. precision, task, file: None = not given. checkpoint, kwargs, signature: what goes with a
-    class.
+    out: None = `bundles/NAME`. precision, task, file, via: None = not given. checkpoint, kwargs, signature: what goes
+    with a class.
     """
 
     out: Path | None
@@ -33,6 +34,8 @@ class BuildOptions:
     signature: Path | None = None
     task: Task | None = None
     file: str | None = None
+    via: Literal["torch"] | None = None
+    trust_remote_code: bool = False
 
 
 def build(source: str, options: BuildOptions) -> None:
@@ -59,6 +62,8 @@ def build(source: str, options: BuildOptions) -> None:
             precision=options.precision,
             task=options.task,
             file=options.file,
+            via=options.via,
+            trust_remote_code=options.trust_remote_code,
             goldens=options.goldens,
             unproved=options.unproved,
             force=options.force,

@@ -74,13 +74,28 @@ def export(
         typer.Option(help="What a model directory is used for; default what its modules and architectures say."),
     ] = None,
     file: Annotated[str | None, typer.Option(help=_FILE_HELP)] = None,
+    via: Annotated[
+        Literal["torch"] | None,
+        typer.Option(
+            help="torch: transformers loads a model directory and PyTorch traces it, for families that are not built "
+            "here: docs/models.md."
+        ),
+    ] = None,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code",
+            metavar="",
+            help="With --via torch: run the Python files that config.json names. Read them first.",
+        ),
+    ] = False,
     goldens: Annotated[Path | None, typer.Option(help="Stored outputs of the reference: proof without torch.")] = None,
     unproved: Annotated[
         bool,
         typer.Option(
             "--unproved",
             metavar="",
-            help="Write the bundle even if nothing proves it; a ready ONNX file is not compared with PyTorch at all.",
+            help="Write the bundle even if nothing proves it; never compare a ready ONNX file with PyTorch.",
         ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", metavar="", help="Replace the bundle that is there.")] = False,
@@ -97,7 +112,9 @@ def export(
     from qkv.build import BuildOptions, build
 
     chosen = _PRECISIONS[precision] if precision else None
-    options = BuildOptions(out, name, chosen, goldens, unproved, force, checkpoint, kwargs, signature, task, file)
+    options = BuildOptions(
+        out, name, chosen, goldens, unproved, force, checkpoint, kwargs, signature, task, file, via, trust_remote_code
+    )
     with _one_line_errors():
         build(source, options)
 
@@ -146,7 +163,7 @@ def serve(
         typer.Option(
             "--unproved",
             metavar="",
-            help="Build a model directory even if nothing proves it; a ready ONNX file is not compared with PyTorch at all.",
+            help="Build a model directory even if nothing proves it; never compare a ready ONNX file with PyTorch.",
         ),
     ] = False,
     file: Annotated[str | None, typer.Option(help=_FILE_HELP)] = None,

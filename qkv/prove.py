@@ -15,7 +15,7 @@ from typing import Literal
 from qkv.report import console, gate_table, stages
 from service.bundle import Bundle, open_bundle
 from service.errors import StartupError
-from service.manifest import PROBES, WEIGHTS, Manifest, TensorManifest
+from service.manifest import PROBES, WEIGHTS, Manifest, TensorManifest, TextManifest
 from service.runners.base import Runner
 from service.runners.runtimes import check_runtimes
 
@@ -67,7 +67,7 @@ def _open_reference(bundle: Bundle[Manifest], module: str | None) -> Iterator[Ru
         return
     manifest = bundle.manifest
     made_of = manifest.module.source if isinstance(manifest, TensorManifest) else manifest.file
-    if made_of.endswith(".onnx"):
+    if made_of.endswith(".onnx") or (isinstance(manifest, TextManifest) and manifest.is_ready):
         raise StartupError(
             f"{manifest.name}: made of {made_of}: there is no PyTorch module to compare it "
             "with; its proof is in parity.json, and its probes are run whenever it is served"

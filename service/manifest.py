@@ -75,7 +75,7 @@ class TensorSpec(_Frozen):
     """One input or output of a graph. axes: words are symbolic, numbers are fixed; the first is `batch`.
 
     layer, layout: of attention weights. below: ids of this input are 0 to below - 1; None = any. of: the axis whose
-    positions an index names. range: the least and the most that features may be; None = any, which is not written.
+    positions an index names. range: the least and the most that features or ids may be; None = any, and is not written.
     """
 
     name: str

@@ -94,7 +94,10 @@ class Settings(BaseSettings):
         1_000_000, ge=1, le=_MOST, description="Most tokens waiting or running; above it 429."
     )
     max_call_tokens: int | None = Field(
-        None, ge=1, le=_MOST, description="Most padded tokens in one call of a model; by default 1024, in int8 512."
+        None,
+        ge=1,
+        le=_MOST,
+        description="Most padded tokens in one call of a model; by default 1024, of text on a CPU 256, in int8 192.",
     )
     request_timeout_s: float = Field(300.0, gt=0, le=86_400, description="Longest life of a request; then 504.")
 

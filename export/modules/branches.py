@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from export.modules.probe import SEEDS, Probe, one_line
 from export.modules.signature import Signature
-from service.manifest import TensorManifest
+from service.manifest import Manifest
 from service.parity.cases import Layout, make_case
 from service.parity.report import gates_for
 from service.parity.scale import model_sizes
@@ -31,7 +31,7 @@ class Branch:
 
 
 def branch_faults(
-    branches: Sequence[Branch], manifest: TensorManifest, signature: Signature, reference: Runner, graph: Runner
+    branches: Sequence[Branch], manifest: Manifest, signature: Signature, reference: Runner, graph: Runner
 ) -> list[str]:
     """Every condition without which the graph is not what the module is."""
     limit = _GATES * gates_for(manifest.precision, "cpu").hidden

@@ -5,7 +5,7 @@ Each question has its own reason for a refusal. The proof then holds the graph t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -25,12 +25,14 @@ from export.modules.probe import (
 from export.modules.signature import Signature
 from service.manifest import Batching, TensorManifest, TensorSpec
 from service.parity.cases import Case, Layout, make_case, pad_inputs, select_inputs
-from service.parity.checks import empty_row_weight, select_output
+from service.parity.checks import empty_row_weight, row_sum_error, select_output
 from service.parity.judge import dense_axes, gather
-from service.parity.masks import MaskKind
+from service.parity.masks import MaskKind, is_pair, pair_of
 from service.runners.base import Array, Runner
 
 _PADDING_SEEDS = range(101, 105)
+_NUM_IDS, _LEAST_SUM = 8, 0.5
+_OTHER_ROWS = "it fails when other rows are asked of it: "
 _RIGHT_HINT = 'rows.masks = "right" if padding on the right is all it knows'
 _ALONE = (
     "where a layer of PyTorch takes the first axis for the sequence, batch_first=True mends it; else "
@@ -42,13 +44,14 @@ _ALONE = (
 class Decision:
     """What a model allows, and every reason why it cannot be served as it is declared.
 
-    has_run: False when it gave nothing at any size.
+    has_run: False when it gave nothing at any size. repeats: whether the same call twice was the same.
     """
 
     batching: Batching
     takes_empty_rows: bool
     faults: tuple[str, ...] = ()
     has_run: bool = True
+    repeats: bool = True
 
 
 def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> Decision:
@@ -62,18 +65,16 @@ def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> De
     if faults and shape_faults(probe, probe.layout):
         return Decision("padded", False, tuple(faults), has_run=False)
     if random := _answers(probe, _repeats):  # nothing else can be asked of it
-        return Decision("padded", False, (*faults, *random))
-    faults += _answers(probe, _is_finite_under_masks)
+        return Decision("padded", False, (*faults, *random), repeats=False)
     batching = _batching(signature)
-    takes_empty = _takes_empty_rows(probe, batching)
-    if batching == "alone":
-        return Decision("alone", takes_empty, tuple(faults))
-    faults += _answers(probe, _rows_are_independent)
-    if batching == "equal_shapes":
-        return Decision("equal_shapes", takes_empty, tuple(faults))
-    questions = (_masks_are_honoured, _pairs_are_honoured, _padding_is_harmless)
-    reasons = [reason for question in questions for reason in _answers(probe, question)]
-    return Decision("padded", takes_empty, (*faults, *reasons))
+    questions = [_is_finite_under_masks, _ids_are_finite, _weights_are_weights]
+    if batching != "alone":
+        questions.append(_rows_are_independent)
+    if batching == "padded":
+        questions += [_masks_are_honoured, _pairs_are_honoured, _padding_is_harmless]
+    for question in questions:
+        faults += [reason for reason in _answers(probe, question) if not _is_told(reason, faults)]
+    return Decision(batching, _takes_empty_rows(probe, batching), tuple(faults))
 
 
 def _batching(signature: Signature) -> Batching:
@@ -97,7 +98,12 @@ def _answers(probe: Probe, question: Callable[[Probe], list[str]]) -> list[str]:
     try:
         return question(probe)
     except Exception as error:
-        return [f"it fails when other rows are asked of it: {one_line(error)}"]
+        return [f"{_OTHER_ROWS}{one_line(error)}"]
+
+
+def _is_told(reason: str, faults: Sequence[str]) -> bool:
+    """Whether a failure is one that another reason tells with its cause."""
+    return reason.startswith(_OTHER_ROWS) and any(reason.removeprefix(_OTHER_ROWS) in fault for fault in faults)
 
 
 def takes_empty_rows(manifest: TensorManifest, signature: Signature, runner: Runner) -> bool:
@@ -106,17 +112,22 @@ def takes_empty_rows(manifest: TensorManifest, signature: Signature, runner: Run
 
 
 def mask_faults(manifest: TensorManifest, signature: Signature, runner: Runner) -> list[str]:
-    """What a graph does not answer under masks. PyTorch's fused attention gives zeros where a query has no key left,
-    its form in ONNX has NaN there."""
-    return _answers(open_probe(manifest, signature, runner), _is_finite_under_masks)
+    """What a graph does not answer under masks, and where ids are masks. PyTorch's fused attention gives zeros where a
+    query has no key left, its form in ONNX has NaN there."""
+    probe = open_probe(manifest, signature, runner)
+    return [fault for question in (_is_finite_under_masks, _ids_are_finite) for fault in _answers(probe, question)]
 
 
 def _runs_at_all(probe: Probe) -> list[str]:
     """At one row of the smallest size, at several, and at the largest: shaped as declared."""
     limits = probe.manifest.max_sizes
-    layouts = [Layout(SEEDS[0], 1, dict.fromkeys(limits, 1), "full"), probe.layout]
-    faults = [fault for layout in layouts for fault in shape_faults(probe, layout)]
-    if faults:
+    if ids := [fault for spec in probe.signature.inputs for fault in _id_faults(probe, spec)]:
+        return ids
+    layouts = [_smallest(probe), probe.layout]
+    least, usual = (shape_faults(probe, layout) for layout in layouts)
+    if least and limits and not usual:
+        least = [f"{fault}; every axis starts at 1: let the module pad what it needs more of" for fault in least]
+    if faults := [*least, *usual]:
         return list(dict.fromkeys(faults))
     for axis, limit in limits.items():
         layout = replace(layouts[0], sizes=dict.fromkeys(limits, 1) | {axis: limit})
@@ -124,6 +135,41 @@ def _runs_at_all(probe: Probe) -> list[str]:
             most = _largest(probe, layout, axis)
             faults.append(f"max_sizes.{axis}: {most} is the largest that works, got {limit}: {found[0]}")
     return faults
+
+
+def _smallest(probe: Probe) -> Layout:
+    return Layout(SEEDS[0], 1, dict.fromkeys(probe.manifest.max_sizes, 1), "full")
+
+
+def _with_id(probe: Probe, spec: TensorSpec, number: int) -> Mapping[str, Array]:
+    """The inputs of one smallest row, all its ids of one input the same."""
+    inputs = make_case(probe.manifest, _smallest(probe), 0).inputs
+    return {**inputs, spec.name: np.full_like(inputs[spec.name], number)}
+
+
+def _id_faults(probe: Probe, spec: TensorSpec) -> list[str]:
+    """Ids that are declared and fail, where the least one does not."""
+    if spec.meaning != "token_ids" or spec.below is None:
+        return []
+    least, most = (0, spec.below - 1) if spec.range is None else map(int, spec.range)
+    if (reason := _failure(probe, spec, most)) is None or _failure(probe, spec, least) is not None:
+        return []
+    works, fails = least, most
+    while fails - works > 1:
+        middle = (works + fails) // 2
+        if _failure(probe, spec, middle) is None:
+            works = middle
+        else:
+            fails = middle
+    return [f"inputs.{spec.name}.below: {works + 1} is the largest that works, got {most + 1}: {reason}"]
+
+
+def _failure(probe: Probe, spec: TensorSpec, number: int) -> str | None:
+    try:
+        probe.run(_with_id(probe, spec, number))
+    except Exception as error:  # whatever the module raises
+        return one_line(error)
+    return None
 
 
 def _largest(probe: Probe, layout: Layout, axis: str) -> int:
@@ -147,6 +193,49 @@ def _repeats(probe: Probe) -> list[str]:
         for name, values in first.items()
         if not np.array_equal(values, again[name], equal_nan=values.dtype.kind == "f")
     ]
+
+
+def _ids_are_finite(probe: Probe) -> list[str]:
+    """A row made of one id alone: a module that takes an id for padding has nothing left of it."""
+    faults = []
+    for spec in probe.signature.inputs:
+        if spec.meaning != "token_ids" or spec.below is None:
+            continue
+        least, most = (0, spec.below - 1) if spec.range is None else map(int, spec.range)
+        for number in range(least, min(least + _NUM_IDS, most + 1)):
+            if bad := not_finite(probe.run(_with_id(probe, spec, number)), f"in a row of {spec.name} {number} alone"):
+                faults.append(
+                    f"{bad[0]}: inputs.{spec.name}.range = [{number + 1}, {most}] leaves it out, or what is padding is "
+                    'told by a mask; with that range rows.batching = "padded" pads by 0'
+                )
+                break
+    return faults
+
+
+def _weights_are_weights(probe: Probe) -> list[str]:
+    """The weights of every query that has a key sum to 1, along the keys."""
+    graph = probe.manifest.graph("encode")
+    if not graph.attention:
+        return []
+    for layout in (probe.layout, *(replace(_smallest(probe), seed=seed) for seed in _PADDING_SEEDS)):
+        case = make_case(probe.manifest, layout, 0)
+        weights = gather(graph, probe.run(case.inputs), case.inputs, case.masks.sizes).weights
+        kept = case.masks.kept(*dense_axes(graph))
+        for layer, found in weights.items():
+            error = row_sum_error(found, kept)
+            name = next(spec.name for spec in graph.attention if spec.layer == layer)
+            if not (error > _LEAST_SUM).any():
+                continue
+            if row_sum_error(found.swapaxes(2, 3), kept.swapaxes(1, 2)).max() < 1 - _LEAST_SUM:
+                return [
+                    f"outputs.{name}: weights sum to 1 along the queries: their axes are [batch, heads, query, key]"
+                ]
+            if (np.abs(found).sum(axis=-1)[error > _LEAST_SUM] == 0).all():
+                return [
+                    f"outputs.{name}: the weights of some queries are all 0, and no mask leaves these without a key: a "
+                    'matrix that leaves pairs out is a mask: meaning = "mask" and axes [batch, queries, keys]'
+                ]
+    return []
 
 
 def _rows_are_independent(probe: Probe) -> list[str]:
@@ -250,6 +339,7 @@ def _padding_is_harmless(probe: Probe) -> list[str]:
     """More padding at the end, the same answer: at one position too, and for several values, since a largest value is
     often that of no padding."""
     kind: MaskKind = "right" if probe.signature.has_mask else "full"
+    added = "masked positions" if probe.signature.has_mask else "padding"
     smallest = dict.fromkeys(probe.manifest.max_sizes, 1)
     limits = probe.manifest.max_sizes
     tries = [
@@ -262,7 +352,7 @@ def _padding_is_harmless(probe: Probe) -> list[str]:
     for layout, wider in tries:
         if why := _changed_by_padding(probe, make_case(probe.manifest, layout, 0), wider):
             return [
-                f"padding is not harmless: with masked positions added at the end {why}; rows.batching = "
+                f"padding is not harmless: with {added} added at the end {why}; rows.batching = "
                 '"equal_shapes" serves it without padding'
             ]
     return []
@@ -293,7 +383,8 @@ def _takes_empty_rows(probe: Probe, batching: Batching) -> bool:
         outputs = probe.run(case.inputs)
         without = probe.run(select_inputs(graph, case.inputs, rest, sizes))
         weights = gather(graph, outputs, case.inputs, sizes).weights
-        is_changed = batching != "alone" and _changes_when_empty(probe, batching)
+        is_changed = _shows_what_is_hidden(probe, batching)
+        is_changed = is_changed or (batching != "alone" and _changes_when_empty(probe, batching))
     except Exception:  # whatever the module raises
         return False
     if is_changed or not all(np.isfinite(values).all() for values in outputs.values()):
@@ -301,6 +392,46 @@ def _takes_empty_rows(probe: Probe, batching: Batching) -> bool:
     if any(empty_row_weight(found, case.masks.columns(*dense_axes(graph))).any() for found in weights.values()):
         return False
     return probe.changed(rows_of(outputs, rest), without, case, rest) is None
+
+
+def _shows_what_is_hidden(probe: Probe, batching: Batching) -> bool:
+    """Whether a row of which some mask leaves nothing is made of what that mask hides, or not finite.
+
+    Asked of the outputs that mean something there: of the row as a whole, or along another axis.
+    """
+    other, limits = probe.case("full", seed=SEEDS[1]), probe.manifest.max_sizes
+    for case in _emptied(probe):
+        last, before = [case.batch - 1], probe.run(case.inputs)
+        inputs = {spec.name: under_mask(spec, case, other) for spec in probe.signature.inputs}
+        if not_finite(before, "") or probe.changed(rows_of(probe.run(inputs), last), rows_of(before, last), case, last):
+            return True
+        if batching == "padded" and _changed_by_padding(probe, case, _widened(case.masks.sizes, limits)):
+            return True
+    return False
+
+
+def _emptied(probe: Probe) -> Iterator[Case]:
+    """Cases whose last row is empty by every mask, and by one mask alone where there are several."""
+    yield probe.case("empty")
+    masks = [spec for spec in probe.signature.inputs if spec.meaning == "mask"]
+    for mask in masks if len(masks) > 1 else ():
+        case = probe.case("full")
+        inputs, axes = dict(case.inputs), {axis: keep.copy() for axis, keep in case.masks.axes.items()}
+        pairs = {pair: keep.copy() for pair, keep in case.masks.pairs.items()}
+        if is_pair(mask):
+            pairs[pair_of(mask)][-1] = False
+        else:
+            axes[str(mask.axes[1])][-1] = False
+        names = {mask.name: False} | {
+            spec.name: -1 for spec in probe.signature.inputs if spec.meaning == "index" and spec.of == mask.axes[-1]
+        }
+        for name, nothing in names.items():
+            inputs[name] = inputs[name].copy()
+            inputs[name][-1] = nothing
+        axes |= {
+            str(spec.axes[1]): inputs[spec.name] >= 0 for spec in probe.signature.inputs if spec.meaning == "index"
+        }
+        yield replace(case, inputs=inputs, masks=replace(case.masks, axes=axes, pairs=pairs))
 
 
 def _changes_when_empty(probe: Probe, batching: Batching) -> bool:

@@ -27,7 +27,7 @@ _NAME = re.compile(r"[^\s\x00-\x1f\x7f\"'`\\]+")
 _TABLES = ("inputs", "outputs", "max_sizes", "rows")
 # Layouts whose number of columns follows from the length: their last axis is a word of its own.
 _COUNTED = frozenset({"strided", "summary"})
-
+_LENGTHS_HINT = ": whole numbers are token_ids, an index or a mask; for lengths take a mask, and its sum in forward"
 
 _T = TypeVar("_T", bound=Table)
 
@@ -125,15 +125,19 @@ class _Reader:
     def _input(self, name: str, table: InputTable, inputs: Mapping[str, InputTable]) -> TensorSpec:
         where, meaning = f"inputs.{name}", table.meaning
         if table.dtype not in DTYPES[meaning]:
-            self.faults.append(f"{where}.dtype: {meaning}: {_either(DTYPES[meaning])} needed, got {table.dtype!r}")
+            hint = _LENGTHS_HINT if meaning == "features" and table.dtype.startswith("int") else ""
+            needed = _either(DTYPES[meaning])
+            self.faults.append(f"{where}.dtype: {meaning}: {needed} needed, got {table.dtype!r}{hint}")
         if meaning == "token_ids" and table.below is None:
             self.faults.append(f"{where}.below: token_ids: the number of ids is needed")
         if table.range is not None and table.range[0] >= table.range[1]:
             self.faults.append(f"{where}.range: the least and the most are needed, got {_told(table.range)}")
         for key in ("below", "of", "range"):
-            owner = {"below": "token_ids", "of": "index", "range": "features"}[key]
-            if getattr(table, key) and meaning != owner:
-                self.faults.append(f"{where}.{key}: only {owner} has one, this is {meaning}")
+            owners = {"below": ("token_ids",), "of": ("index",), "range": ("features", "token_ids")}[key]
+            if getattr(table, key) and meaning not in owners:
+                verb = "have" if len(owners) > 1 else "has"
+                self.faults.append(f"{where}.{key}: only {' and '.join(owners)} {verb} one, this is {meaning}")
+        self._check_ids(where, table)
         if meaning == "mask" and not _is_mask(table.axes):
             self.faults.append(
                 f"{where}.axes: a mask is [batch, keys] or [batch, queries, keys], got {_told(list(table.axes))}"
@@ -148,6 +152,15 @@ class _Reader:
             of=of,
             range=table.range,
         )
+
+    def _check_ids(self, where: str, table: InputTable) -> None:
+        """A range of ids is of whole numbers that are ids."""
+        if table.meaning != "token_ids" or table.range is None or table.below is None:
+            return
+        least, most = table.range
+        if not (least.is_integer() and most.is_integer() and least >= 0 and most < table.below):
+            needed = f"whole numbers from 0 to {table.below - 1}"
+            self.faults.append(f"{where}.range: {needed} are needed, got {_told(table.range)}")
 
     def _index_axis(self, where: str, table: InputTable, inputs: Mapping[str, InputTable]) -> str:
         """The axis that an index is of; the only other one where it is not said."""

@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -54,11 +54,13 @@ class ModuleOptions:
 class Found:
     """A module ready to be traced: in eval mode, with its weights.
 
-    sha256: of every file that it was made of, by file name. kwargs: canonical JSON. weights_file: the checkpoint, where
-    it is exactly what the module keeps. warnings: what its user should know.
+    again: builds it anew, with the numbers that it had before its first call. sha256: of every file that it was made
+    of, by file name. kwargs: canonical JSON. weights_file: the checkpoint, where it is exactly what the module keeps.
+    warnings: what its user should know.
     """
 
     module: nn.Module
+    again: Callable[[], nn.Module]
     signature: Signature
     kwargs: str
     sha256: Mapping[str, str]
@@ -97,7 +99,26 @@ def open_module(origin: Origin, options: ModuleOptions) -> Iterator[Found]:
         if options.precision == "float16":
             module, signature = module.half(), _halved(signature)
         file = options.checkpoint if is_stored(module, options.checkpoint) else None
-        yield Found(module, signature, kwargs, sha256, file, tuple(warnings))
+        again = _rebuilding(module, origin, options)
+        yield Found(module, again, signature, kwargs, sha256, file, tuple(warnings))
+
+
+def _rebuilding(module: nn.Module, origin: Origin, options: ModuleOptions) -> Callable[[], nn.Module]:
+    """What builds a module of the same class and arguments once more, with the numbers that it has now."""
+    kind, state = type(module), {name: values.clone() for name, values in module.state_dict().items()}
+
+    def again() -> nn.Module:
+        arguments = _read_kwargs(options.kwargs)
+        fresh = _preset(origin.place, {}) if origin.kind == "preset" else _construct(kind, arguments, origin.attribute)
+        if options.precision == "float16":
+            fresh = fresh.half()
+        try:
+            fresh.load_state_dict(state, strict=True)
+        except RuntimeError as error:
+            raise ExportError(f"{kind.__name__}: does not take its own state_dict(): {_line(error)}") from None
+        return fresh
+
+    return again
 
 
 @contextmanager
@@ -119,19 +140,21 @@ def build(origin: Origin, kwargs: str = "{}") -> tuple[nn.Module, str]:
     arguments = _read_kwargs(kwargs)
     if origin.kind == "preset":
         return _preset(origin.place, arguments), "{}"
-    kind = _find_class(origin)
+    return _construct(_find_class(origin), arguments, origin.attribute), json.dumps(arguments, sort_keys=True)
+
+
+def _construct(kind: type[nn.Module], arguments: Mapping[str, Any], name: str) -> nn.Module:
     try:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(_SEED)
             module = kind(**arguments)
-            _check_sizes(module, origin.attribute)
-            module = module.eval().requires_grad_(False)
+            _check_sizes(module, name)
+            return module.eval().requires_grad_(False)
     except ExportError:
         raise
     except Exception as error:
-        told = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        raise ExportError(f"{origin.attribute}({told}): {_line(error)}; --kwargs gives other arguments") from None
-    return module, json.dumps(arguments, sort_keys=True)
+        told = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        raise ExportError(f"{name}({told}): {_line(error)}; --kwargs gives other arguments") from None
 
 
 def _check_sizes(module: nn.Module, name: str) -> None:

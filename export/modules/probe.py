@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from export.modules.signature import Signature
-from service.manifest import TensorManifest, TensorSpec
+from service.manifest import Manifest, TensorManifest, TensorSpec
 from service.parity.cases import Case, Layout, make_case
 from service.parity.checks import relative_difference, shape_fault
 from service.parity.masks import MaskKind
@@ -25,12 +25,17 @@ _RANGE_HINT = (
     "; inputs are tried with values around 0: where they need others, range = [LEAST, MOST] of that input says so"
 )
 
+_TURNED_HINT = (
+    "; with the masks turned over they are: True or 1 = attend, where key_padding_mask of nn.MultiheadAttention and "
+    "src_key_padding_mask of nn.TransformerEncoder want ~mask"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Probe:
     """One model being asked. limit: how far the same row may be from itself; usual: the usual size of its outputs."""
 
-    manifest: TensorManifest
+    manifest: Manifest
     signature: Signature
     runner: Runner
     limit: float
@@ -88,10 +93,19 @@ def shape_faults(probe: Probe, layout: Layout) -> list[str]:
         )
         if faults := [f"outputs.{fault}, at {_at(layout)}" for fault in found if fault]:
             return faults
-        is_open = any(spec.dtype.startswith("float") and spec.meaning == "features" for spec in probe.signature.inputs)
-        return [f"{fault}{_RANGE_HINT if is_open else ''}" for fault in not_finite(outputs, f"at {_at(layout)}")]
+        return [f"{fault}{_hint(probe, case)}" for fault in not_finite(outputs, f"at {_at(layout)}")]
     except Exception as error:
         return [f"it fails at {_at(layout)}: {one_line(error)}"]
+
+
+def _hint(probe: Probe, case: Case) -> str:
+    """What may be done about outputs that are not finite though masks keep everything."""
+    masks = [spec.name for spec in probe.signature.inputs if spec.meaning == "mask"]
+    turned = {name: np.logical_not(case.inputs[name]).astype(case.inputs[name].dtype) for name in masks}
+    if masks and not not_finite(probe.run({**case.inputs, **turned}), ""):
+        return _TURNED_HINT
+    is_open = any(spec.dtype.startswith("float") and spec.meaning == "features" for spec in probe.signature.inputs)
+    return _RANGE_HINT if is_open else ""
 
 
 def not_finite(outputs: Outputs, where: str) -> list[str]:

@@ -39,7 +39,7 @@ class Table(BaseModel):
 
 
 class InputTable(Table):
-    """One input. of: the axis of an index. range: the least and the most that features may be."""
+    """One input. of: the axis of an index. range: the least and the most that features or ids may be."""
 
     axes: tuple[str | int, ...]
     dtype: DType = "float32"

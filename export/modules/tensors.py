@@ -49,13 +49,14 @@ from service.parity.cases import Layout, make_case
 from service.runners.base import Array, Runner
 
 if TYPE_CHECKING:
+    from export.modules.calls import FirstCall
     from export.modules.module import Found
 
 _GRAPH = "encode.onnx"
 _NO_TORCH = "is traced by PyTorch, which is not installed here: pip install 'qkv[torch]'"
 _REFUSES_EMPTY = (
     "a mask that keeps nothing of a row will be refused (`empty_row`): such a row has weights that are not 0, is not "
-    "finite, or changes with its neighbours and its padding"
+    "finite, or changes with its neighbours, its padding and what the mask hides"
 )
 
 
@@ -74,7 +75,7 @@ class Material:
 
     draft: the manifest as far as it is known before the proof. graph: with the declared names. weights: by name;
     weights_file: the file that holds exactly these. reference, decision: of a module; None for a ready graph, which is
-    its own. branches: where a module may take another path than its graph.
+    its own. first: the first call of the reference. branches: where a module may take another path than its graph.
     """
 
     draft: TensorManifest
@@ -83,6 +84,7 @@ class Material:
     weights: Mapping[str, Array]
     weights_file: Path | None = None
     reference: Runner | None = None
+    first: FirstCall | None = None
     decision: Decision | None = None
     warnings: tuple[str, ...] = ()
     branches: tuple[Branch, ...] = ()
@@ -115,7 +117,10 @@ def export_tensors(origin: Origin, target: Target, options: TensorOptions, progr
                 check(origin, mask_faults(draft, material.signature, subject))
             can_be_empty = decision.takes_empty_rows and takes_empty_rows(draft, material.signature, subject)
             manifest = _decided(draft, replace(decision, takes_empty_rows=can_be_empty))
-            proved = prove_tensors(manifest, subject, material.reference, progress)
+            try:
+                proved = prove_tensors(manifest, subject, material.reference, progress)
+            finally:  # a state that changes meanwhile is the better reason
+                check(origin, [] if material.first is None else material.first.faults())
         told = (_REFUSES_EMPTY,) if material.signature.has_mask and not can_be_empty else ()
         manifest = write_proof(work, manifest, proved, material.warnings + told)
     return Exported(target.path, manifest, proved.report)
@@ -129,10 +134,11 @@ def check(origin: Origin, faults: Sequence[str]) -> None:
 
 @contextmanager
 def _traced(origin: Origin, target: Target, options: TensorOptions, tell: Progress) -> Iterator[Material]:
-    """The graph of a module, and what it allows."""
+    """The graph of a module, and what it allows. It is proved by another instance, which nobody has called before."""
     if find_spec("torch") is None or find_spec("onnxscript") is None:
         raise ExportError(f"{origin.recorded}: {_NO_TORCH}")
-    from export.modules.module import ModuleOptions, open_module  # torch: only on this road
+    from export.modules.calls import FirstCall  # torch: only on this road
+    from export.modules.module import ModuleOptions, open_module
     from export.modules.state import changed_names, read_state
     from export.modules.trace import keeps_state, trace
     from service.runners.torch import ModuleRunner
@@ -142,12 +148,14 @@ def _traced(origin: Origin, target: Target, options: TensorOptions, tell: Progre
         module, signature = found.module, found.signature
         tensors = read_state(module)
         draft = draft_of(origin, target, found)
-        reference = ModuleRunner(draft.graph("encode"), module)
         tell("looking at the module", 0, 0)
-        decision = decide(draft, signature, reference)
+        earliest, anew = FirstCall.of(draft, module), found.again()
+        decision = decide(draft, signature, ModuleRunner(draft.graph("encode"), module))
         faults = list(decision.faults)
         if changed := changed_names(module, tensors):
             faults.append(keeps_state(changed))
+        elif decision.repeats:
+            faults += earliest.faults()
         branches: list[Branch] = []
         if decision.has_run:
             tell("tracing the graph", 0, 0)
@@ -157,10 +165,13 @@ def _traced(origin: Origin, target: Target, options: TensorOptions, tell: Progre
             except ExportError as error:
                 faults += error.faults
         check(origin, faults)
+        first = FirstCall.of(draft, anew)
+        check(origin, first.differences(earliest))
         dress(graph, signature)
         yield Material(
-            draft, signature, graph, tensors, found.weights_file, reference, decision, found.warnings, tuple(branches)
-        )
+            draft, signature, graph, tensors, found.weights_file, ModuleRunner(draft.graph("encode"), anew), first,
+            decision, found.warnings, tuple(branches),
+        )  # fmt: skip
 
 
 @contextmanager

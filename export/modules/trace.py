@@ -9,11 +9,13 @@ from __future__ import annotations
 import io
 import logging
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import onnx
 import torch
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export._patches import register_gru_while_loop_decomposition, register_lstm_while_loop_decomposition
 from torch.fx.experimental import _config as shape_config
+from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
 from export.errors import ExportError
@@ -36,6 +39,10 @@ INPUT, OUTPUT = "in_{}", "out_{}"  # names that no module uses: PyTorch writes a
 _PACKED = (
     "pack_padded_sequence cannot be traced: let the layer run over all positions and hide padding by the mask, as "
     "models.recurrent does for both directions"
+)
+_ONE_HOT = (
+    "one_hot ({place}) takes a fixed number of classes; torch.zeros_like(scores).scatter(-1, best.unsqueeze(-1), 1.0) "
+    "does not, as argmax_weights of models.weighting"
 )
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parents[1])
@@ -54,7 +61,7 @@ def trace(
     Raises ExportError with every reason why the module cannot become one graph.
     """
     name = type(module).__name__
-    with _quiet(), exact_attention():
+    with silenced(), exact_attention():
         program = _capture(module, signature, example)
         branches = read_branches(program, signature)
         try:
@@ -115,12 +122,14 @@ def _capture(module: nn.Module, signature: Signature, example: Mapping[str, Arra
         for spec in signature.inputs
     )
     given = tuple(torch.from_numpy(example[spec.name]) for spec in signature.inputs)
+    one_hots: list[str] = []
     try:
         with ExitStack() as stack:
             # As PyTorch's ONNX exporter does it: recurrent layers as loops, not unrolled to the example's length, and
             # no size told from 1. Guards are left to run time, where there are none: most only choose between kernels
             # that give the same, and `branches` runs both sides of each.
             stack.enter_context(_recurrent_loops())
+            stack.enter_context(_noted_one_hots(one_hots))
             stack.enter_context(shape_config.patch(backed_size_oblivious=True))  # type: ignore[attr-defined]
             return torch.export.export(
                 _Ordered(module, signature),
@@ -130,7 +139,29 @@ def _capture(module: nn.Module, signature: Signature, example: Mapping[str, Arra
                 prefer_deferred_runtime_asserts_over_guards=True,
             )
     except Exception as error:
-        raise ExportError(f"{type(module).__name__} cannot be traced", _reasons(error)) from None
+        reasons = _reasons(error)
+        if one_hots:  # of what it fixes PyTorch tells the axis, and no line
+            reasons = [f"{reason}: {one_hots[0]}" if " fixes it to " in reason else reason for reason in reasons]
+        raise ExportError(f"{type(module).__name__} cannot be traced", reasons) from None
+
+
+@contextmanager
+def _noted_one_hots(told: list[str]) -> Iterator[None]:
+    """Write down where one_hot is asked for as many classes as an axis is long, which it fixes."""
+    original = functional.one_hot
+
+    def noted(tensor: Tensor, num_classes: Any = -1) -> Tensor:
+        if not isinstance(num_classes, int):
+            caller = sys._getframe(1)
+            told.append(_ONE_HOT.format(place=f"{Path(caller.f_code.co_filename).name}, line {caller.f_lineno}"))
+        found: Tensor = original(tensor, num_classes)
+        return found
+
+    functional.one_hot = noted
+    try:
+        yield
+    finally:
+        functional.one_hot = original
 
 
 def _reasons(error: Exception) -> list[str]:
@@ -201,7 +232,7 @@ def _recurrent_loops() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """PyTorch tells of packages that are not there, of itself being old, and of graphs that it gave up."""
     level, sink = logging.root.manager.disable, io.StringIO()
     with warnings.catch_warnings(), redirect_stdout(sink), redirect_stderr(sink):

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import onnx
 
 from export.atomic import new_directory
 from export.checkpoint import StoredTensor
+from export.errors import ExportError
 from export.progress import quiet
 from export.prove import ProofRequest, prove
 from export.seal import UNPROVED, Exported, Target, created_by, open_tokenizer, write_proof
@@ -31,6 +32,7 @@ from export.texts.ready.choose import Choice, choose_file
 from export.texts.ready.export import export_ready
 from export.texts.ready.reference import can_compare
 from export.texts.space import fingerprint
+from export.texts.traced.export import export_traced
 from export.texts.weights import place_weights
 from service.bundle import Bundle
 from service.manifest import (
@@ -49,23 +51,43 @@ from service.manifest import (
 _ROLES: tuple[Role, ...] = ("encode", "attend")
 
 
+@dataclass(frozen=True, slots=True)
+class TextOptions:
+    """What a model directory is read with.
+
+    task: what it is to be used for; None = what it says itself. file: its ONNX file to serve; None = its weights, where
+    it has any. via: torch = transformers loads it and PyTorch traces it. is_code_allowed: code of the directory
+    may run then.
+    """
+
+    task: Task | None = None
+    file: str | None = None
+    via: Literal["torch"] | None = None
+    is_code_allowed: bool = False
+
+
+NO_TEXT_OPTIONS = TextOptions()
+
+
 def export_texts(
-    source: str, target: Target, request: ProofRequest, task: Task | None = None, file: str | None = None
+    source: str, target: Target, request: ProofRequest, options: TextOptions = NO_TEXT_OPTIONS
 ) -> Exported:
     """Export a model directory, or a published model by its name, as a proved bundle.
 
-    task: what it is to be used for; None = what the directory says. file: the ONNX file of the directory to serve; None
-    = its weights, where it has any.
     Raises ExportError with every fault found; then nothing was written.
     """
     tell = request.progress or quiet
     name = target.name or name_of(source)
     check_name(name)
-    location = locate(source, tell, Choice(file, is_compared=can_compare(request)))
-    if (chosen := choose_file(location.path, file)) is not None:
-        return export_ready(location, chosen, replace(target, name=name), request, task)
+    _check_options(source, options)
+    location = locate(source, tell, Choice(options.file, is_compared=can_compare(request)))
+    if options.via is not None:
+        named = replace(target, name=name)
+        return export_traced(location, named, request, options.task, is_code_allowed=options.is_code_allowed)
+    if (chosen := choose_file(location.path, options.file)) is not None:
+        return export_ready(location, chosen, replace(target, name=name), request, options.task)
     tell(f"reading {location.path}", 0, 0)
-    model = read_model(location.path, task)
+    model = read_model(location.path, options.task)
     check_pin(name, model.weights.identity)
     with new_directory(target.path, force=target.force) as work:
         tell("building the graphs", 0, 0)
@@ -77,6 +99,13 @@ def export_texts(
             proved = prove(Bundle(work, manifest), placed, request, scratch=Path(scratch))
         manifest = write_proof(work, manifest, proved, location.warnings + model.warnings)
     return Exported(target.path, manifest, proved.report)
+
+
+def _check_options(source: str, options: TextOptions) -> None:
+    if options.is_code_allowed and options.via is None:
+        raise ExportError(f"{source}: --trust-remote-code: code of a directory runs with --via torch alone")
+    if options.file is not None and options.via is not None:
+        raise ExportError(f"{source}: --file {options.file}: a ready graph is taken as it is, without --via torch")
 
 
 def _write_model(work: Path, model: Model, placed: Mapping[str, StoredTensor], draft: TextManifest) -> TextManifest:

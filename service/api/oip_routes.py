@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, HTTPException
 from fastapi.responses import JSONResponse, Response
 
 from service.api.oip_model import VERSION, find_model, metadata
@@ -86,8 +86,21 @@ def _add_models(router: APIRouter, service: Service) -> None:
         return _metadata(service, model, VERSION)
 
 
+def _check_path(service: Service, model: str) -> None:
+    """A name may have slashes, so that a route takes paths that are no model's, as `/stats` and `/config` behind one.
+
+    Raises HTTPException where what comes before a slash is a model's name, and the whole is none.
+    """
+    if service.models.get(model) is not None or model == service.models.expected:
+        return
+    parts = model.split("/")
+    if any(service.models.get("/".join(parts[:end])) is not None for end in range(1, len(parts))):
+        raise HTTPException(404)
+
+
 def _ready(service: Service, model: str, version: str) -> Response:
     service.admit()
+    _check_path(service, model)
     engine = find_model(service, model, version)
     if (reason := engine.health().reason) is not None:
         raise NotReadyError(reason, retry_after_s=_UNREADY_RETRY_S)
@@ -95,8 +108,9 @@ def _ready(service: Service, model: str, version: str) -> Response:
 
 
 def _metadata(service: Service, model: str, version: str) -> Response:
-    # A name may have slashes, so that this route's pattern takes what is another one's too.
+    # As above: this route's pattern takes what is another one's too.
     if model.endswith("/infer") or version == "infer":
         raise MethodError("this path takes POST", allow="POST")
     service.admit()
+    _check_path(service, model)
     return JSONResponse(metadata(find_model(service, model, version)))

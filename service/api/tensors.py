@@ -110,13 +110,7 @@ def _from_fields(spec: TensorSpec, content: Mapping[str, Any]) -> Array:
     if dtype != spec.dtype:
         given = dtype if isinstance(dtype, str) and len(dtype) < 20 else describe(dtype)
         raise fault(spec.name, f"dtype {spec.dtype} needed, got {given}", code="wrong_dtype")
-    if not isinstance(shape, list) or len(shape) > _MAX_AXES or not all(type(n) is int and n >= 0 for n in shape):
-        raise fault(spec.name, f"shape: a list of at most {_MAX_AXES} sizes is expected, got {describe(shape)}")
-    if bad := [size for size in shape if not 1 <= size <= _MAX_SIZE]:
-        raise fault(
-            spec.name, f"shape: sizes from 1 to {_MAX_SIZE} allowed, got {describe(bad[0])}", code="wrong_shape"
-        )
-    count = prod(shape)
+    count = prod(_check_sizes(spec, shape))
     if isinstance(data, str):
         return _from_base64(spec, data, shape, count)
     if not isinstance(data, list):
@@ -127,6 +121,20 @@ def _from_fields(spec: TensorSpec, content: Mapping[str, Any]) -> Array:
     if len(data) != count:
         raise fault(spec.name, f"data: {count} values needed for shape {shape}, got {len(data)}", code="wrong_shape")
     return _typed(spec, data).reshape(shape)
+
+
+def _check_sizes(spec: TensorSpec, shape: Any) -> list[int]:
+    """Raises RequestError naming the entry that is no size."""
+    if not isinstance(shape, list) or len(shape) > _MAX_AXES:
+        got = f"{len(shape)} of them" if isinstance(shape, list) else describe(shape)
+        raise fault(spec.name, f"shape: a list of at most {_MAX_AXES} sizes is expected, got {got}")
+    for place, size in enumerate(shape):
+        if type(size) is not int or size < 0:
+            raise fault(spec.name, f"shape[{place}]: an integer from 1 is expected, got {describe(size)}")
+    if bad := [place for place, size in enumerate(shape) if not 1 <= size <= _MAX_SIZE]:
+        told = f"shape[{bad[0]}]: sizes from 1 to {_MAX_SIZE} allowed, got {describe(shape[bad[0]])}"
+        raise fault(spec.name, told, code="wrong_shape")
+    return shape
 
 
 def _from_base64(spec: TensorSpec, data: str, shape: list[int], count: int) -> Array:

@@ -75,7 +75,7 @@ class Engine:
         self.answers = self._host.answers
         self._canary_fault: tuple[float, str] | None = None
         self._model = _open_model(bundle, settings, lambda rows: self._batcher.submit(rows), probes)
-        self.max_call_tokens = call_tokens(self.manifest.precision, settings.max_call_tokens)
+        self.max_call_tokens = call_tokens(self.manifest, settings)
         self._batcher = Batcher(
             self._compute,
             name=self.manifest.name,

@@ -16,6 +16,7 @@ _OF_TASK: Mapping[Task, tuple[Include, ...]] = {
     "sparse": ("sparse", *_OF_ALL),
     "late_interaction": ("outputs", "tokens", "attention"),
 }
+_READY = ".onnx"
 _ROUTES: Mapping[Task, tuple[str, ...]] = {
     "embedding": ("/v1/embeddings",),
     "sequence_classification": ("/v1/classify",),
@@ -63,10 +64,12 @@ def check_includes(manifest: TextManifest, include: Collection[Include]) -> None
 
 def _unavailable(manifest: TextManifest, name: Include) -> RequestError:
     what = "attention weights" if name == "attention" else "vectors of tokens"
-    message = (
-        f"include: `{manifest.name}` is the ready graph {manifest.file}, which gives no {what}: a bundle made of the "
-        "model's weights does (qkv export without --file)"
-    )
+    message = f"include: `{manifest.name}` is made of {manifest.file}, as PyTorch traces it, which gives no {what}"
+    if manifest.file.endswith(_READY):
+        message = (
+            f"include: `{manifest.name}` is the ready graph {manifest.file}, which gives no {what}: a bundle made of "
+            "the model's weights does (qkv export without --file)"
+        )
     if name == "attention":
         return RequestError(message, param="include", code="attention_unavailable")
     return RequestError(message, param="include", code="outputs_unavailable")

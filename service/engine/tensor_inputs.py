@@ -15,6 +15,9 @@ from service.runners.base import Array
 
 PARAM = "tensors"
 
+# Up to this power of a type's largest number, sums of squares of products of values with weights do not overflow.
+_COMPUTABLE = 0.25
+
 
 def check_tensors(
     manifest: TensorManifest, tensors: Mapping[str, Array], *, max_items: int
@@ -49,6 +52,38 @@ def with_indices(graph: GraphSpec, tensors: Mapping[str, Array]) -> Mapping[str,
     shapes = [[axis if isinstance(axis, int) else sizes.get(axis, 1) for axis in spec.axes] for spec in absent]
     none = {spec.name: np.full(shape, -1, spec.dtype) for spec, shape in zip(absent, shapes, strict=True)}
     return {**tensors, **none}
+
+
+def without_garbage(manifest: TensorManifest, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The tensors, with features that a mask hides as padding has them where they are too large to compute with.
+
+    A weight of 0 does not take away what overflows. Smaller ones stay, so that what a model gives at masked positions,
+    which means nothing, is what its module gives there. Only where masks are proved to hide what stands under them.
+    tensors: checked
+    """
+    if manifest.tensors.batching != "padded":
+        return tensors
+    inputs = [spec for spec in manifest.graph("encode").inputs if spec.name in tensors]
+    masks = {spec.axes[1]: tensors[spec.name] for spec in inputs if spec.meaning == "mask" and len(spec.axes) == 2}
+    found = dict(tensors)
+    for spec in inputs:
+        if spec.meaning == "features" and spec.dtype.startswith("float"):
+            found[spec.name] = _without_garbage(spec, tensors[spec.name], masks)
+    return found
+
+
+def _without_garbage(spec: TensorSpec, values: Array, masks: Mapping[str | int, Array]) -> Array:
+    most = float(np.finfo(values.dtype).max) ** _COMPUTABLE
+    if -most <= values.min() and values.max() <= most:
+        return values
+    is_sound = np.abs(values) <= most
+    for place, axis in enumerate(spec.axes):
+        if axis in masks:
+            shape = [len(values), *([1] * (values.ndim - 1))]
+            shape[place] = -1
+            keep = masks[axis].astype(bool).reshape(shape)
+            values = np.where(keep | is_sound, values, np.asarray(spec.fill(0), values.dtype))
+    return values
 
 
 def fault(name: str, message: str, *, code: str | None = None) -> RequestError:

@@ -16,7 +16,7 @@ from service.engine.formats import value_cost
 from service.engine.layouts import Part, expand, own_shape, query_axis, size_of
 from service.engine.request import LayerAttention, TensorItem, TensorRequest, TensorResult
 from service.engine.sized import build_sized
-from service.engine.tensor_inputs import check_tensors, with_indices
+from service.engine.tensor_inputs import check_tensors, with_indices, without_garbage
 from service.errors import RequestError
 from service.manifest import DENSE, AttentionSpec, TensorManifest
 from service.parity.probes import Probe, Probes
@@ -48,15 +48,14 @@ class TensorModel:
         """
         request = replace(request, tensors=with_indices(self.graph, request.tensors))
         names = self._names(request)
-        batch_size, sizes = await build_sized(
-            lambda: check_tensors(self.manifest, request.tensors, max_items=self._settings.max_items),
-            sum(values.nbytes for values in request.tensors.values()),
+        batch_size, sizes, tensors = await build_sized(
+            lambda: self._read(request.tensors), sum(values.nbytes for values in request.tensors.values())
         )
         num_values = self._check_size(request, batch_size, sizes, names)
         heads: Heads = request.attention.heads if request.attention is not None else "all"
         rows = [
             Row(
-                {name: values[index] for name, values in request.tensors.items()},
+                {name: values[index] for name, values in tensors.items()},
                 sizes,
                 "encode",
                 names,
@@ -72,6 +71,11 @@ class TensorModel:
             num_values * np.dtype(np.float32).itemsize if request.attention is not None else 0,
         )
         return TensorResult(items, sum(row.length for row in rows))
+
+    def _read(self, tensors: Mapping[str, Array]) -> tuple[int, dict[str, int], Mapping[str, Array]]:
+        """The batch size, the size of every symbolic axis, and what is run."""
+        batch_size, sizes = check_tensors(self.manifest, tensors, max_items=self._settings.max_items)
+        return batch_size, sizes, without_garbage(self.manifest, tensors)
 
     @property
     def max_length(self) -> int:

@@ -31,7 +31,7 @@ class TextModel:
         """Raises StartupError when the bundle's tokenizer cannot be used."""
         self.manifest = bundle.manifest
         self._settings = settings
-        self._max_call_tokens = call_tokens(bundle.manifest.precision, settings.max_call_tokens)
+        self._max_call_tokens = call_tokens(bundle.manifest, settings)
         self._submit = submit
         self._texts = TextStage(bundle, settings)
         self._answers = TextAnswers(bundle.manifest, self._texts)

@@ -255,7 +255,8 @@ def _values(spec: TensorSpec, layout: Layout, masks: Masks, rng: np.random.Gener
             drawn: Array = np.clip(rng.uniform(*spec.range, shape).astype(spec.dtype), *spec.range)
             return drawn
         return rng.standard_normal(shape).astype(spec.dtype)
-    return rng.integers(0, 2 if spec.below is None else spec.below, shape).astype(spec.dtype)
+    least, end = (0, 2 if spec.below is None else spec.below) if spec.range is None else map(int, spec.range)
+    return rng.integers(least, end + (spec.range is not None), shape).astype(spec.dtype)
 
 
 def _without_padding(ids: Array, manifest: TextManifest) -> Array:

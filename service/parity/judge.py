@@ -71,7 +71,7 @@ def battery_limits(manifest: Manifest, runner: Runner) -> dict[str, float]:
         limits |= dict.fromkeys(changes[manifest.batching], gates.invariance)
     if len(manifest.roles) > 1:
         limits["roles"] = gates.roles
-    if "attention" in limits and (manifest.batching != "alone" or len(manifest.roles) > 1):
+    if "attention" in limits and manifest.batching != "alone":
         limits["attention_invariance"] = gates.attention
     if "attention" in limits and "empty" in mask_kinds(manifest):
         limits["empty_rows"] = 0.0

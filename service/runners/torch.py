@@ -76,6 +76,11 @@ def named_outputs(found: Any, names: Sequence[str]) -> dict[str, Tensor]:
         if set(found) != set(names):
             raise ValueError(f"forward returned {_listed(found)}, and {_listed(names)} are declared")
         found = [found[name] for name in names]
+    if not isinstance(found, (Tensor, list, tuple)):
+        raise ValueError(
+            f"forward returned {type(found).__name__}: a tensor, a tuple in the order of the outputs, or a dict by "
+            "their names is needed, as vars() makes one of a dataclass"
+        )
     values = [found] if isinstance(found, Tensor) else [value for value in found if value is not None]
     if len(values) != len(names) or not all(isinstance(value, Tensor) for value in values):
         kinds = ", ".join(type(value).__name__ for value in values)

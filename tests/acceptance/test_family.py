@@ -100,6 +100,7 @@ async def check(client: httpx2.AsyncClient, bundle: Bundle[Manifest], case: Case
         body["attention"] = {"layers": "all", "expand": True}
     answer = await client.post("/v1/encode", json=body, headers=EXACT)
     assert answer.status_code == 200, (case.name, answer.text)
+    await check_garbage(client, bundle, case, answer.content)
     for spec in graph.outputs:
         if spec.meaning != "attention":
             found = stacked(answer.content, case.batch, f"outputs.{spec.name}")
@@ -108,6 +109,23 @@ async def check(client: httpx2.AsyncClient, bundle: Bundle[Manifest], case: Case
             difference = np.abs(found - expected[spec.name])[real].max(initial=0)
             assert difference / scale <= 1e-5, (case.name, spec.name)
     check_weights(graph, case, expected, answer.content)
+
+
+async def check_garbage(client: httpx2.AsyncClient, bundle: Bundle[Manifest], case: Case, expected: bytes) -> None:
+    """The same with the largest number in all features that a mask hides."""
+    graph, inputs = bundle.manifest.graph("encode"), dict(case.inputs)
+    for spec in graph.inputs:
+        if spec.meaning == "features":
+            hidden = np.finfo(np.float32).max
+            inputs[spec.name] = np.where(case.masks.real(spec), inputs[spec.name], hidden)
+    body = {"tensors": {name: packed(values) for name, values in inputs.items()}}
+    answer = await client.post("/v1/encode", json=body, headers=EXACT)
+    assert answer.status_code == 200, (case.name, answer.text)
+    for spec in graph.outputs:
+        if spec.meaning != "attention":
+            found, wanted = (stacked(c, case.batch, f"outputs.{spec.name}") for c in (answer.content, expected))
+            real = np.broadcast_to(case.masks.real(spec), found.shape)
+            np.testing.assert_array_equal(found[real], wanted[real], err_msg=f"{case.name}: {spec.name}")
 
 
 def check_weights(graph: GraphSpec, case: Case, expected: dict[str, Array], answer: bytes) -> None:

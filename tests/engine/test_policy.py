@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engine.batch import Row
-from service.engine.policy import MIN_CALL_TOKENS, MIN_WIDTH_SHARE, OLDEST_EVERY, CallQueue, Ticket
-from service.manifest import Role
+from service.engine.policy import MIN_CALL_TOKENS, MIN_WIDTH_SHARE, OLDEST_EVERY, CallQueue, Ticket, call_tokens
+from service.manifest import Precision, Role
+from service.settings import Settings
+from tests.fixtures.fakes import fake_manifest
 
 lengths = st.integers(min_value=1, max_value=300)
 
@@ -102,6 +107,23 @@ def test_a_short_queue_is_shared_out_between_idle_workers() -> None:
     queue.push([row(150)] * 6)
     assert len(queue.take(num_idle=2)) == 3
     assert len(queue.take(num_idle=1)) == 3
+
+
+@pytest.mark.parametrize(
+    ("precision", "settings", "expected"),
+    [
+        ("float32", {}, 256),
+        ("int8", {}, 192),
+        ("float32", {"device": "cuda"}, 1024),
+        ("int8", {"max_call_tokens": 2048}, 2048),
+    ],
+)
+def test_a_call_holds_what_is_best_for_the_model_or_what_is_set(
+    precision: Precision, settings: dict[str, Any], expected: int
+) -> None:
+    graphs = tuple(graph.model_copy(update={"precision": precision}) for graph in fake_manifest().graphs)
+    manifest = fake_manifest().model_copy(update={"graphs": graphs})
+    assert call_tokens(manifest, Settings(**settings)) == expected
 
 
 def test_rows_of_equal_length_run_in_the_order_they_came() -> None:

@@ -142,8 +142,8 @@ def test_its_calls_are_smaller_unless_a_setting_says_otherwise(whole: Path, tiny
     def size(path: Path, settings: Settings) -> int:
         return Engine.start(open_bundle(path), settings).max_call_tokens
 
-    assert size(whole, Settings(num_threads=1)) == 512
-    assert size(tiny_bundles / "bert_mean", Settings(num_threads=1)) == 1024
+    assert size(whole, Settings(num_threads=1)) == 192
+    assert size(tiny_bundles / "bert_mean", Settings(num_threads=1)) == 256
     assert size(whole, Settings(num_threads=1, max_call_tokens=2048)) == 2048
 
 

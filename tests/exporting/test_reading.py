@@ -158,7 +158,7 @@ def test_a_vocabulary_beyond_the_word_table_is_a_warning(tiny_models: Path, tmp_
         ({ST_CONFIG: {"max_seq_length": "256"}}, (ST_CONFIG, "max_seq_length", '"256"')),
         ({ST_CONFIG: {"max_seq_length": 2}}, (ST_CONFIG, "max_seq_length", "2")),
         ({"tokenizer_config.json": {"model_max_length": -1}}, ("tokenizer_config.json", "model_max_length", "-1")),
-        ({"config.json": {"model_type": "gpt2"}}, ("config.json", "model_type", '"gpt2"', "bert")),
+        ({"config.json": {"model_type": "gpt2"}}, ("config.json", "model_type", '"gpt2"', "bert", "--via torch")),
         ({"config.json": {"hidden_act": "mish"}}, ("config.json", "hidden_act", '"mish"')),
         ({"config.json": {"is_decoder": True}}, ("config.json", "is_decoder", "true")),
         ({"config.json": {"hidden_size": None}}, ("config.json", "hidden_size")),

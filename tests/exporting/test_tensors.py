@@ -139,7 +139,7 @@ def test_a_preset_is_proved_and_described(single_head: Exported) -> None:
     }
     weights = [gate for gate in single_head.report.gates if gate.name.endswith("attention")]
     assert weights
-    assert all(gate.worst is not None and gate.worst <= 1e-5 for gate in weights)
+    assert all(gate.worst is not None and gate.worst <= gate.limit == 1e-5 for gate in weights)
     assert list(load_file(single_head.path / WEIGHTS)) == ["W_K.weight", "W_Q.weight", "W_V.weight"]
 
 
@@ -170,6 +170,20 @@ async def test_a_bundle_is_served(single_head: Exported) -> None:
         np.testing.assert_allclose(item.outputs["output"], output[row].numpy(), atol=1e-5)
         assert item.attention is not None
         np.testing.assert_allclose(item.attention[0].weights[0], weights[row].numpy(), atol=1e-5)
+
+
+async def test_what_a_mask_hides_may_be_any_number(single_head: Exported) -> None:
+    """Neither its own row nor its neighbour is harmed."""
+    engine = Engine.start(open_bundle(single_head.path), Settings(num_threads=1))
+    hidden = np.random.default_rng(0).standard_normal((2, 5, 512), dtype=np.float32)
+    mask = np.array([[True, True, False, True, False], [True] * 5])
+    rows = []
+    for value in (0.0, np.finfo(np.float32).max):
+        tensors = {"hidden": np.where(mask[..., None], hidden, np.float32(value)), "mask": mask}
+        result = await engine.infer(TensorRequest(tensors))
+        rows.append(np.stack([item.outputs["output"] for item in result.items]))
+    await engine.close(1.0)
+    np.testing.assert_array_equal(rows[1], rows[0])
 
 
 @pytest.mark.parametrize("name", ["Pools", "PoolsRight"])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
 from models.attention import ScoredAttention
+from models.registry import build_preset
+from tests.fixtures.command import ROOT
 
 torch.set_num_threads(1)
 
@@ -81,6 +86,23 @@ def test_hard_attention_learns_to_select(weighting: str, loss_of: Callable[[Scor
     print(f"{weighting}: {before:.3f} -> {after:.3f}")
     assert before < 0.4
     assert after > 0.95
+
+
+@pytest.mark.parametrize("form", ["straight-through", "REINFORCE"])
+def test_the_training_of_the_guide_fits_the_preset(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (code,), (other,) = ([text for text in blocks if word in text] for word in ("train_hard.py", "module.sample"))
+    if form == "REINFORCE":
+        start, end = code.index("    output, _ = module"), code.index("    optimizer.zero_grad")
+        code = code[:start] + other + code[end:]
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    module = build_preset("argmax")
+    module.load_state_dict(load_file("hard.safetensors"))
+    key, place = torch.randn(500, 8, 64), torch.randint(0, 8, (500,))
+    _, weights = module(key[range(500), place][:, None], key, key)
+    assert (weights[range(500), 0, place] == 1).float().mean() > 0.95
 
 
 def inputs() -> tuple[Tensor, Tensor, Tensor]:

@@ -114,7 +114,7 @@ async def test_metrics_count_what_happened(client: httpx2.AsyncClient) -> None:
         'qkv_model_ready{model="fake"} 1.0',
         'qkv_queue_tokens{model="fake"} 0.0',
         "qkv_max_queue_tokens 1e+06",
-        'qkv_max_call_tokens{model="fake"} 1024.0',
+        'qkv_max_call_tokens{model="fake"} 256.0',
         "qkv_requests_in_flight 0.0",
         'qkv_runner_info{backend="fake",model="fake",num_threads="1",num_workers="1",provider="FakeProvider"} 1.0',
     ):

@@ -225,11 +225,17 @@ async def test_names_with_slashes_versions_and_methods(client: httpx2.AsyncClien
             assert message == "version: this model has version 1 only"
 
 
+@pytest.mark.parametrize("path", ["stats", "config", "versions/1/stats", "trace/setting", "config/ready"])
+async def test_what_a_model_does_not_have_is_no_path(client: httpx2.AsyncClient, path: str) -> None:
+    assert oip_error(await client.get(f"{MODEL}/{path}"), 404).startswith("there is no such path; /docs lists")
+
+
 async def test_a_name_may_have_slashes(open_client: OpenClient, tmp_path: Path) -> None:
     bundle = fake_bundle(tmp_path, name="org/fake")
     client = await open_client(prepare=lambda: bundle)
     await wait_ready(client)
     assert (await client.get("/v2/models/org/fake")).json()["name"] == "org/fake"
+    assert "only `org/fake` is loaded" in oip_error(await client.get("/v2/models/org/stats"), 404)
     assert output(await client.post("/v2/models/org/fake/infer", json=body_of(["a"])), "num_tokens")["data"] == [3]
     assert (await client.post("/v2/models/org/fake/versions/1/infer", json=body_of(["a"]))).status_code == 200
 

@@ -235,12 +235,20 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "not base64": (
         changed(mask={"dtype": "bool", "shape": [1, 1], "data": "?"}), ("not base64",), "tensors.mask", "invalid_value"
     ),
-    "a negative size": (
-        changed(mask={"dtype": "bool", "shape": [-1, 1], "data": ""}), ("shape",), "tensors.mask", "invalid_value"
+    **{
+        f"a size of {size!r}": (
+            changed(mask={"dtype": "bool", "shape": [3, size], "data": ""}),
+            (f"shape[1]: an integer from 1 is expected, got {told}",), "tensors.mask", "invalid_value",
+        )
+        for size, told in ((-1, "-1"), (2.0, "a number"), (True, "a boolean"), ("7", "a string"), (None, "null"))
+    },
+    "a size for each of too many axes": (
+        changed(mask={"dtype": "bool", "shape": [1] * 9, "data": ""}), ("at most 8 sizes is expected, got 9 of them",),
+        "tensors.mask", "invalid_value",
     ),
     **{
         f"{name} beside {data!r}": (
-            changed(hidden={"dtype": "float32", "shape": shape, "data": data}), ("sizes from 1", told),
+            changed(hidden={"dtype": "float32", "shape": shape, "data": data}), ("]: sizes from 1", told),
             "tensors.hidden", "wrong_shape",
         )
         for name, shape, told in (

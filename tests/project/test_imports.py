@@ -26,10 +26,13 @@ EXPORT_MAY_USE = (
 NEED_TORCH = (
     "service/runners/torch.py",
     "export/modules/assertions.py",
+    "export/modules/calls.py",
     "export/modules/module.py",
     "export/modules/state.py",
     "export/modules/trace.py",
     "export/texts/read/torch_file.py",
+    "export/texts/traced/encoder.py",
+    "export/texts/traced/reference.py",
 )
 
 

@@ -92,7 +92,7 @@ def needs_torch(name: str) -> bool:
         "service.runners.torch",
         *(f"export.modules.{name}" for name in ("assertions", "module", "state", "trace")),
     )
-    reads = ("export.texts.read.torch_file",)
+    reads = ("export.texts.read.torch_file", *(f"export.texts.traced.{name}" for name in ("encoder", "reference")))
     return name in (*traces, *reads) or (name.startswith("models") and not is_known_without)
 
 

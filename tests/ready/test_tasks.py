@@ -26,7 +26,7 @@ from service.settings import Settings
 from tests.ready.graphs import DIM, FLOAT, by_hand, reference, saved, trace
 
 TEXTS = ("hello world", "a cat is on the river bank")
-NO_DENSE = "a ready graph is served without Dense modules, and not for late interaction"
+NO_DENSE = "a graph that is not built here is served without Dense modules, and not for late interaction"
 
 
 def ids_of(folder: Path, text: str) -> NDArray[np.int64]:

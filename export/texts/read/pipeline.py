@@ -36,6 +36,7 @@ _DIM_KEYS = ("word_embedding_dimension", "embedding_dimension")
 _POOLING_KEYS = (*_DIM_KEYS, "pooling_mode", "include_prompt", *_FLAGS)
 # transformers writes 1e30 where a tokenizer knows no limit.
 _MAX_SANE_LENGTH = 1_000_000_000
+_OTHER_ROAD = "; qkv export --via torch takes others, by PyTorch and transformers"
 # Two special tokens, and one of the text.
 _MIN_LENGTH = 3
 
@@ -85,7 +86,8 @@ def read_config(source: SourceDirectory, modules: Modules) -> tuple[Family, Enco
         return family, family.read_config(config)
     except ConfigError as error:
         for fault in error.faults:
-            source.refuse(file, fault.key, fault.value, fault.expected)
+            other = _OTHER_ROAD if fault.key == "model_type" else ""
+            source.refuse(file, fault.key, fault.value, fault.expected + other)
         return None
 
 

@@ -74,6 +74,22 @@ def read_tokenizer(source: SourceDirectory, folder: str, num_token_types: int | 
     return TokenizerFile(content, _num_ids(document), tuple(changes))
 
 
+def from_document(source: SourceDirectory, folder: str, content: str, *, has_types: bool) -> TokenizerFile | None:
+    """A tokenizer that transformers made itself; None and faults when it is not whole, or the pipeline does not fit.
+
+    content: as tokenizer.json. has_types: the model gets token types.
+    """
+    num_faults, name = len(source.faults), f"{folder}{TOKENIZER}, as transformers makes it"
+    document = json.loads(content)
+    changes = _apply_pipeline(source, folder, document)
+    if not has_types:
+        document["post_processor"] = without_types(document["post_processor"])
+    written = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    if _load(source, name, written) is None or len(source.faults) > num_faults:
+        return None
+    return TokenizerFile(written, _num_ids(document), tuple(changes))
+
+
 def _num_ids(document: Mapping[str, Any]) -> int:
     vocab, added = document["model"]["vocab"], document.get("added_tokens") or ()
     ids: Iterable[int] = range(len(vocab)) if isinstance(vocab, list) else vocab.values()

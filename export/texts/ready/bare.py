@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,14 @@ class Bare:
     def run(self, batch: int, seq: int) -> dict[str, Array]:
         """Every output of floats, for inputs of a size. Raises what ONNX Runtime raises."""
         return self.answer(self.inputs(batch, seq))
+
+    def takes(self, seq: int) -> bool:
+        """Whether one row of so many tokens goes through."""
+        try:
+            self.run(1, seq)
+        except Exception:
+            return False
+        return True
 
     def inputs(self, batch: int, seq: int) -> dict[str, Array]:
         """Random ids under full masks, the same every time."""
@@ -128,29 +136,22 @@ def _axes(short: Sequence[int], long: Sequence[int]) -> Axes:
     return tuple(axes)
 
 
-def longest(bare: Bare, claimed: int | None) -> int:
-    """The longest text that it takes, up to what is claimed.
+def longest(takes: Callable[[int], bool], claimed: int | None) -> int:
+    """The longest text that a model takes, up to what is claimed.
 
-    claimed: None = nothing says; then no longer than `DEFAULT_MAX_SIZE` is tried.
+    takes: whether it takes one of so many tokens. claimed: None = nothing says; then no longer than `DEFAULT_MAX_SIZE`
+    is tried.
     """
     works, limit = _SHORT, claimed or DEFAULT_MAX_SIZE
     fails = min(limit, _LONG)
-    while _works(bare, fails):
+    while takes(fails):
         works, fails = fails, min(fails * 2 if claimed is None else limit, limit)
         if works == limit:
             return limit
     while fails - works > 1:
         middle = (works + fails) // 2
-        if _works(bare, middle):
+        if takes(middle):
             works = middle
         else:
             fails = middle
     return works
-
-
-def _works(bare: Bare, seq: int) -> bool:
-    try:
-        bare.run(1, seq)
-    except Exception:
-        return False
-    return True

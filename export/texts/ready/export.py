@@ -8,15 +8,19 @@ beside it ─ read_about → About ──────────┴─ make_pla
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
+from onnx import ModelProto
+
 from export.atomic import new_directory
 from export.errors import ExportError
+from export.modules.branches import Branch, branch_faults
 from export.modules.contract import all_nodes, operator_faults
+from export.modules.signature import Signature
 from export.modules.storage import large_tensors, place_weights, write_tensors
 from export.onnx_file import OnnxFile, read_onnx
 from export.progress import quiet
@@ -24,7 +28,7 @@ from export.prove import ProofRequest, opened
 from export.seal import UNPROVED, Exported, Target, created_by, open_tokenizer, write_proof
 from export.texts.read.locate import Location
 from export.texts.read.source import SourceDirectory
-from export.texts.ready.bare import Bare, Ids, open_bare
+from export.texts.ready.bare import Axes, Bare, Ids, open_bare
 from export.texts.ready.inputs import input_dtypes, input_faults
 from export.texts.ready.numbers import (
     APPROXIMATIONS,
@@ -37,7 +41,7 @@ from export.texts.ready.numbers import (
 from export.texts.ready.older import OLDEST_OPSET
 from export.texts.ready.plan import Plan, check_own_pooling, make_plan
 from export.texts.ready.proof import ReadyProof
-from export.texts.ready.read import About, read_about
+from export.texts.ready.read import About, given_by, read_about
 from export.texts.ready.reference import check_published, open_reference
 from export.texts.ready.wiring import Wanted, wire
 from export.texts.space import fingerprint
@@ -46,6 +50,7 @@ from service.manifest import (
     SCHEMA_VERSION,
     TOKENIZER,
     WEIGHTS,
+    AttentionSpec,
     EmbeddingSpec,
     GraphSpec,
     Precision,
@@ -55,12 +60,17 @@ from service.manifest import (
 )
 from service.runners.base import Runner
 
+# What to compare a draft with, where an empty directory is given to work in; or None and why.
+FindReference = Callable[[TextManifest, Path], tuple[Runner | None, str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     """A graph that was read, and what is said of it. place: of its file, as the user knows it; name: in the directory.
 
-    source: the directory, whose files are read on when the graph was looked at.
+    source: the directory, whose files are read on when the graph was looked at. attention: outputs of the graph that
+    are attention weights, by layer. packages: whose versions the graph depends on. branches: where its model may take
+    another path than the graph.
     """
 
     place: Path
@@ -69,6 +79,9 @@ class Ready:
     precision: Precision
     about: About
     source: SourceDirectory
+    attention: Mapping[str, Axes] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    branches: tuple[Branch, ...] = ()
 
     @property
     def sha256(self) -> dict[str, str]:
@@ -85,6 +98,21 @@ def export_ready(location: Location, name: str, target: Target, request: ProofRe
     """
     ready = _read(location.path, name, target, request, task)
     check_published(location.path, ready.about, target.name or "", name, ready.sha256[name])
+
+    def find(draft: TextManifest, scratch: Path) -> tuple[Runner | None, str]:
+        if request.is_unproved_allowed:
+            return None, "--unproved was given"
+        found = open_reference(location.path, ready.about, draft, scratch)
+        return (None, found) if isinstance(found, str) else (found, "")
+
+    return write_ready(ready, location, target, request, find)
+
+
+def write_ready(
+    ready: Ready, location: Location, target: Target, request: ProofRequest, find_reference: FindReference
+) -> Exported:
+    """Write the bundle of a graph, and prove it. Raises ExportError with every fault found."""
+    name = ready.name
     with new_directory(target.path, force=target.force) as work:
         (request.progress or quiet)("looking at the graph", 0, 0)
         write_tensors(work / WEIGHTS, large_tensors(ready.file.model))
@@ -94,13 +122,15 @@ def export_ready(location: Location, name: str, target: Target, request: ProofRe
         with _of_file(ready):
             plan = make_plan(bare, ready.about, ready.source, name)
             plan = replace(plan, has_scales_of_a_call=has_scales_of_a_call(ready.file.model))
-        draft = _draft(ready, plan, _wire(ready, plan, work), target, location)
+        draft = _draft(ready, plan, _wire_all(ready, plan, work), target, location)
         draft = draft.model_copy(update={"weights": weights})
         open_tokenizer(work, draft)
         with TemporaryDirectory(dir=work) as scratch, opened(Bundle(work, draft)) as subject:
             with _of_file(ready):
                 check_own_pooling(bare, subject, plan)
-            reference, why = _reference(ready, draft, Path(scratch), request)
+            reference, why = find_reference(draft, Path(scratch))
+            if reference is not None:
+                _check_branches(ready, draft, reference, subject)
             proof = ReadyProof(Bundle(work, draft), subject, reference, request.progress)
             with _explained(ready, plan):
                 manifest, proved = proof.prove(plan.ways)
@@ -125,7 +155,7 @@ def _read(path: Path, name: str, target: Target, request: ProofRequest, task: Ta
     if request.goldens is not None:
         faults.append("--goldens: a ready graph is proved by the weights beside it, or by itself")
     source.faults += [f"{name}: {fault}" for fault in faults]
-    about = read_about(source, file, task)
+    about = read_about(source, given_by(file), task)
     source.check()
     assert about is not None, "nothing is wrong, and nothing was read"
     return Ready(path / name, name, file, precision, about, source)
@@ -134,8 +164,11 @@ def _read(path: Path, name: str, target: Target, request: ProofRequest, task: Ta
 def _open(ready: Ready, work: Path) -> Bare:
     about = ready.about
     ids = Ids(about.vocab_size, about.pad_token_id, about.first_position)
+    model = _copy(ready.file.model)
+    for value in [value for value in model.graph.output if value.name in ready.attention]:
+        model.graph.output.remove(value)
     with _of_file(ready):
-        return open_bare(ready.file.model, work, input_dtypes(ready.file.model), ids)
+        return open_bare(model, work, input_dtypes(ready.file.model), ids)
 
 
 @contextmanager
@@ -163,7 +196,27 @@ def _explained(ready: Ready, plan: Plan) -> Iterator[None]:
         raise ExportError(error.message, [*error.faults, *hints]) from None
 
 
-def _wire(ready: Ready, plan: Plan, work: Path) -> GraphSpec:
+def _check_branches(ready: Ready, draft: TextManifest, reference: Runner, subject: Runner) -> None:
+    graph = draft.graph("encode")
+    signature = Signature(graph.inputs, graph.outputs, draft.max_sizes, draft.batching, "right")
+    if faults := branch_faults(ready.branches, draft, signature, reference, subject):
+        raise ExportError(f"{ready.place}: cannot be served as it is", faults)
+
+
+def _copy(model: ModelProto) -> ModelProto:
+    """Of nodes, names and small numbers: the others lie in files."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _wire_all(ready: Ready, plan: Plan, work: Path) -> tuple[GraphSpec, ...]:
+    """`encode.onnx`, and `attend.onnx` where there is attention."""
+    encode = _wire(ready, plan, work, {})
+    return (encode, _wire(ready, plan, work, ready.attention)) if ready.attention else (encode,)
+
+
+def _wire(ready: Ready, plan: Plan, work: Path, attention: Mapping[str, Axes]) -> GraphSpec:
     about, has_pooling = ready.about, ready.about.task == "embedding" and not plan.pools_itself
     wanted = Wanted(
         task=about.task,
@@ -173,33 +226,27 @@ def _wire(ready: Ready, plan: Plan, work: Path) -> GraphSpec:
         pooling=plan.pooling.modes if has_pooling else (),
         head=plan.sparse,
         first_position=about.first_position,
+        attention=tuple(attention),
     )
-    spec = wire(ready.file, plan.shapes.axes, wanted)
-    (work / spec.file).write_bytes(ready.file.model.SerializeToString(deterministic=True))
+    file = replace(ready.file, model=_copy(ready.file.model))
+    spec = wire(file, {**plan.shapes.axes, **attention}, wanted)
+    (work / spec.file).write_bytes(file.model.SerializeToString(deterministic=True))
     return spec
 
 
-def _reference(ready: Ready, draft: TextManifest, scratch: Path, request: ProofRequest) -> tuple[Runner | None, str]:
-    """What to compare with; or None and why, where weights are there."""
-    if request.is_unproved_allowed:
-        return None, "--unproved was given"
-    found = open_reference(ready.source.path, ready.about, draft, scratch)
-    return (None, found) if isinstance(found, str) else (found, "")
-
-
-def _draft(ready: Ready, plan: Plan, spec: GraphSpec, target: Target, location: Location) -> TextManifest:
-    about, source = ready.about, ready.source
+def _draft(ready: Ready, plan: Plan, graphs: tuple[GraphSpec, ...], target: Target, location: Location) -> TextManifest:
+    about, source, spec = ready.about, ready.source, graphs[0]
     embedding = _embedding(plan, spec, about) if about.task == "embedding" else None
     return TextManifest(
         schema_version=SCHEMA_VERSION,
         name=target.name or "",
         family=about.family,
         file=ready.name,
-        source=dict(sorted({**location.recorded, **source.sha256, **ready.sha256}.items())),
-        created_by=created_by(),
+        source=dict(sorted({**location.recorded, **ready.sha256, **source.sha256}.items())),
+        created_by=created_by(*ready.packages),
         num_parameters=count_numbers(ready.file.model.graph),
         proof=UNPROVED,
-        graphs=(spec,),
+        graphs=graphs,
         task=about.task,
         text=TextSpec(
             max_tokens=plan.limit.max_tokens,
@@ -216,6 +263,7 @@ def _draft(ready: Ready, plan: Plan, spec: GraphSpec, target: Target, location: 
         embedding=embedding,
         embedding_space=_space(ready, embedding) if embedding is not None else None,
         head=plan.labels,
+        attention=_attention(ready.attention),
         weights=(WEIGHTS,),
         files={},
     )
@@ -228,6 +276,11 @@ def _embedding(plan: Plan, spec: GraphSpec, about: About) -> EmbeddingSpec:
         pooling_source=plan.pooling.source,
         normalize=about.modules.normalize,
     )
+
+
+def _attention(outputs: Mapping[str, Axes]) -> AttentionSpec | None:
+    heads = {int(axes[1]) for axes in outputs.values()}
+    return AttentionSpec(layers=len(outputs), heads=max(heads)) if heads else None
 
 
 def _space(ready: Ready, embedding: EmbeddingSpec) -> str:

@@ -82,7 +82,7 @@ def make_plan(bare: Bare, about: About, source: SourceDirectory, name: str) -> P
 
 def _limit(bare: Bare, about: About, name: str) -> Limit:
     claimed = about.limit
-    found = longest(bare, claimed.max_tokens if claimed else None)
+    found = longest(bare.takes, claimed.max_tokens if claimed else None)
     if claimed is not None and found == claimed.max_tokens:
         return claimed
     is_default = claimed is None and found == DEFAULT_MAX_SIZE

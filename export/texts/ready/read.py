@@ -60,7 +60,27 @@ class About:
         return self.config.position_offset if self.config else 0
 
 
-def read_about(source: SourceDirectory, file: OnnxFile, asked: Task | None) -> About | None:
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a graph, or the model that one is made of, says by itself.
+
+    num_ids, num_types: rows of its tables of words and of kinds of tokens; None = it does not say. has_types: it takes
+    them. tokenizer: where it is not to be read from the directory's files.
+    """
+
+    num_ids: int | None
+    num_types: int | None
+    has_types: bool
+    tokenizer: TokenizerFile | None = None
+
+
+def given_by(file: OnnxFile) -> Given:
+    """What a ready graph says."""
+    ids, types = (table_rows(name, file.model.graph) for name in ("input_ids", "token_type_ids"))
+    return Given(ids, types, "token_type_ids" in input_dtypes(file.model))
+
+
+def read_about(source: SourceDirectory, given: Given, asked: Task | None) -> About | None:
     """Read a directory. asked: what it is to be used for, whatever it says itself.
 
     None and faults when something is not right.
@@ -70,16 +90,17 @@ def read_about(source: SourceDirectory, file: OnnxFile, asked: Task | None) -> A
     values = source.read_object(f"{modules.model}config.json")
     config = _read_config(values)
     task = read_task(source, modules, asked)
-    num_types = _num_types(file, values, config)
-    tokenizer = read_tokenizer(source, modules.model, num_types)
+    num_types = _num_types(given, values, config)
+    tokenizer = given.tokenizer or read_tokenizer(source, modules.model, num_types)
     prompts = read_prompts(source)
     limit = read_limit(source, modules, config) if config else _read_limit(source, modules, values)
     if task == "late_interaction" or modules.dense:
-        source.faults.append("a ready graph is served without Dense modules, and not for late interaction")
+        source.faults.append(
+            "a graph that is not built here is served without Dense modules, and not for late interaction"
+        )
     if len(source.faults) > num_faults or task is None or tokenizer is None:
         return None
-    vocab_size = table_rows("input_ids", file.model.graph) or _whole(values, "vocab_size") or tokenizer.num_ids
-    has_types = "token_type_ids" in input_dtypes(file.model)
+    vocab_size = given.num_ids or _whole(values, "vocab_size") or tokenizer.num_ids
     return About(
         modules=modules,
         task=task,
@@ -90,7 +111,7 @@ def read_about(source: SourceDirectory, file: OnnxFile, asked: Task | None) -> A
         limit=limit,
         below={"token_ids": vocab_size, "token_types": num_types},
         # A graph that was exported without token types takes the second text of a pair for one with the first.
-        num_token_types=num_types if has_types or num_types == 0 else 1,
+        num_token_types=num_types if given.has_types or num_types == 0 else 1,
         pad_token_id=_pad_token_id(values, tokenizer, vocab_size),
     )
 
@@ -110,13 +131,12 @@ def _read_limit(source: SourceDirectory, modules: Modules, values: Mapping[str, 
     return min((limit for limit in limits if limit), key=lambda limit: limit.max_tokens, default=None)
 
 
-def _num_types(file: OnnxFile, values: Mapping[str, Any], config: EncoderConfig | None) -> int:
+def _num_types(given: Given, values: Mapping[str, Any], config: EncoderConfig | None) -> int:
     """By the graph's table, by config.json, and 0 where neither has any."""
-    rows = table_rows("token_type_ids", file.model.graph)
     known = config.num_token_types if config else _whole(values, "type_vocab_size")
-    if "token_type_ids" not in input_dtypes(file.model):
+    if not given.has_types:
         return known or 0
-    return rows or known or _NUM_TYPES
+    return given.num_types or known or _NUM_TYPES
 
 
 def _whole(values: Mapping[str, Any], key: str) -> int | None:

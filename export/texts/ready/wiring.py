@@ -19,7 +19,7 @@ from export.texts.ready.inputs import INPUTS, POSITIONS, input_dtypes
 from export.texts.ready.older import OlderBuilder
 from export.texts.ready.outputs import Chosen, meaning_of
 from models.head_config import HeadConfig
-from service.manifest import DType, GraphSpec, Meaning, Precision, Task, TensorSpec
+from service.manifest import DType, GraphSpec, Meaning, Precision, Role, Task, TensorSpec
 
 _TOKENS, _POOLED, _LOGITS = "ready.tokens", "ready.pooled", "ready.logits"
 _POOLING_MASK = TensorSpec(name="pooling_mask", dtype="int64", axes=AXES_2D, meaning="pooling_mask")
@@ -30,7 +30,8 @@ class Wanted:
     """What the bundle's graph is to give. below: how many ids there are, by meaning.
 
     pooling: of the vectors of tokens; empty = the graph pools itself, or the task needs none. head: of sparse vectors.
-    first_position: where `position_ids` begin.
+    first_position: where `position_ids` begin. attention: outputs of the file that are attention weights, by layer, all
+    of which the graph `attend` gives.
     """
 
     task: Task
@@ -40,6 +41,12 @@ class Wanted:
     pooling: Sequence[str] = ()
     head: HeadConfig | None = None
     first_position: int = 0
+    attention: Sequence[str] = ()
+
+    @property
+    def role(self) -> Role:
+        """Of the graph."""
+        return "attend" if self.attention else "encode"
 
 
 def wire(file: OnnxFile, axes: Mapping[str, Axes], wanted: Wanted) -> GraphSpec:
@@ -51,14 +58,14 @@ def wire(file: OnnxFile, axes: Mapping[str, Axes], wanted: Wanted) -> GraphSpec:
     dtypes = input_dtypes(file.model)
     own = Signature(
         tuple(_input(name, dtype, wanted.below) for name, dtype in dtypes.items()),
-        tuple(_raw_outputs(graph, axes, wanted.chosen)),
+        (*_raw_outputs(graph, axes, wanted.chosen), *(weights := _attention(axes, wanted.attention))),
         {},
     )
     before, behind = OlderBuilder("before", {}, opset=file.opset), OlderBuilder("behind", {}, opset=file.opset)
     if POSITIONS in dtypes:
         _count_positions(before, dtypes[POSITIONS], wanted.first_position)
-    outputs = _append(behind, {spec.name: spec.axes for spec in own.outputs}, wanted)
-    _leave(graph, own.inputs, [name for name in wanted.chosen.names if name])
+    outputs = [*_append(behind, {spec.name: spec.axes for spec in own.outputs}, wanted), *weights]
+    _leave(graph, own.inputs, [*filter(None, wanted.chosen.names), *wanted.attention])
     dress(file.model, own, free=(_made(before) | _made(behind)) - {POSITIONS})
     inputs = [spec for spec in own.inputs if spec.name != POSITIONS]
     inputs += [_POOLING_MASK] if wanted.pooling else []
@@ -66,8 +73,8 @@ def wire(file: OnnxFile, axes: Mapping[str, Axes], wanted: Wanted) -> GraphSpec:
     _declare(graph.input, inputs)
     _declare(graph.output, outputs)
     return GraphSpec(
-        role="encode", file="encode.onnx", precision=wanted.precision, providers=("cpu", "cuda"), opset=file.opset,
-        masks="right", inputs=tuple(inputs), outputs=tuple(outputs),
+        role=wanted.role, file=f"{wanted.role}.onnx", precision=wanted.precision, providers=("cpu", "cuda"),
+        opset=file.opset, masks="right", inputs=tuple(inputs), outputs=tuple(outputs),
     )  # fmt: skip
 
 
@@ -82,6 +89,13 @@ def _raw_outputs(graph: GraphProto, axes: Mapping[str, Axes], chosen: Chosen) ->
         if name is not None:
             dtype: DType = "float16" if types[name] == TensorProto.FLOAT16 else "float32"
             yield TensorSpec(name=raw, dtype=dtype, axes=axes[name], meaning="token_embeddings")
+
+
+def _attention(axes: Mapping[str, Axes], names: Sequence[str]) -> list[TensorSpec]:
+    return [
+        TensorSpec(name=f"attention.{layer}", dtype="float32", axes=axes[name], meaning="attention", layer=layer)
+        for layer, name in enumerate(names)
+    ]
 
 
 def _append(graph: GraphBuilder, axes: Mapping[str, Axes], wanted: Wanted) -> list[TensorSpec]:
