@@ -5,12 +5,14 @@ Each question has its own reason for a refusal. The proof then holds the graph t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 import numpy as np
 
+from export.modules.empty import answers_empty_rows
+from export.modules.ids import id_faults, ids_are_finite
+from export.modules.padding import padding_is_harmless
 from export.modules.probe import (
     SEEDS,
     Probe,
@@ -24,14 +26,14 @@ from export.modules.probe import (
 )
 from export.modules.signature import Signature
 from service.manifest import Batching, TensorManifest, TensorSpec
-from service.parity.cases import Case, Layout, make_case, pad_inputs, select_inputs
-from service.parity.checks import empty_row_weight, row_sum_error, select_output
+from service.parity.cases import Case, Layout, make_case, select_inputs
+from service.parity.checks import row_sum_error
 from service.parity.judge import dense_axes, gather
-from service.parity.masks import MaskKind, is_pair, pair_of
+from service.parity.masks import MaskKind
 from service.runners.base import Array, Runner
 
-_PADDING_SEEDS = range(101, 105)
-_NUM_IDS, _LEAST_SUM = 8, 0.5
+_SMALLEST_SEEDS = range(101, 105)
+_LEAST_SUM = 0.5
 _OTHER_ROWS = "it fails when other rows are asked of it: "
 _RIGHT_HINT = 'rows.masks = "right" if padding on the right is all it knows'
 _ALONE = (
@@ -67,14 +69,14 @@ def decide(manifest: TensorManifest, signature: Signature, runner: Runner) -> De
     if random := _answers(probe, _repeats):  # nothing else can be asked of it
         return Decision("padded", False, (*faults, *random), repeats=False)
     batching = _batching(signature)
-    questions = [_is_finite_under_masks, _ids_are_finite, _weights_are_weights]
+    questions = [_is_finite_under_masks, ids_are_finite, _weights_are_weights]
     if batching != "alone":
         questions.append(_rows_are_independent)
     if batching == "padded":
-        questions += [_masks_are_honoured, _pairs_are_honoured, _padding_is_harmless]
+        questions += [_masks_are_honoured, _pairs_are_honoured, padding_is_harmless]
     for question in questions:
         faults += [reason for reason in _answers(probe, question) if not _is_told(reason, faults)]
-    return Decision(batching, _takes_empty_rows(probe, batching), tuple(faults))
+    return Decision(batching, answers_empty_rows(probe, batching), tuple(faults))
 
 
 def _batching(signature: Signature) -> Batching:
@@ -108,22 +110,22 @@ def _is_told(reason: str, faults: Sequence[str]) -> bool:
 
 def takes_empty_rows(manifest: TensorManifest, signature: Signature, runner: Runner) -> bool:
     """Whether a mask may leave nothing of a row. Asked of the graph too: its kernels may give NaN of their own."""
-    return _takes_empty_rows(open_probe(manifest, signature, runner), _batching(signature))
+    return answers_empty_rows(open_probe(manifest, signature, runner), _batching(signature))
 
 
 def mask_faults(manifest: TensorManifest, signature: Signature, runner: Runner) -> list[str]:
     """What a graph does not answer under masks, and where ids are masks. PyTorch's fused attention gives zeros where a
     query has no key left, its form in ONNX has NaN there."""
     probe = open_probe(manifest, signature, runner)
-    return [fault for question in (_is_finite_under_masks, _ids_are_finite) for fault in _answers(probe, question)]
+    return [fault for question in (_is_finite_under_masks, ids_are_finite) for fault in _answers(probe, question)]
 
 
 def _runs_at_all(probe: Probe) -> list[str]:
     """At one row of the smallest size, at several, and at the largest: shaped as declared."""
     limits = probe.manifest.max_sizes
-    if ids := [fault for spec in probe.signature.inputs for fault in _id_faults(probe, spec)]:
+    if ids := [fault for spec in probe.signature.inputs for fault in id_faults(probe, spec)]:
         return ids
-    layouts = [_smallest(probe), probe.layout]
+    layouts = [probe.smallest, probe.layout]
     least, usual = (shape_faults(probe, layout) for layout in layouts)
     if least and limits and not usual:
         least = [f"{fault}; every axis starts at 1: let the module pad what it needs more of" for fault in least]
@@ -135,41 +137,6 @@ def _runs_at_all(probe: Probe) -> list[str]:
             most = _largest(probe, layout, axis)
             faults.append(f"max_sizes.{axis}: {most} is the largest that works, got {limit}: {found[0]}")
     return faults
-
-
-def _smallest(probe: Probe) -> Layout:
-    return Layout(SEEDS[0], 1, dict.fromkeys(probe.manifest.max_sizes, 1), "full")
-
-
-def _with_id(probe: Probe, spec: TensorSpec, number: int) -> Mapping[str, Array]:
-    """The inputs of one smallest row, all its ids of one input the same."""
-    inputs = make_case(probe.manifest, _smallest(probe), 0).inputs
-    return {**inputs, spec.name: np.full_like(inputs[spec.name], number)}
-
-
-def _id_faults(probe: Probe, spec: TensorSpec) -> list[str]:
-    """Ids that are declared and fail, where the least one does not."""
-    if spec.meaning != "token_ids" or spec.below is None:
-        return []
-    least, most = (0, spec.below - 1) if spec.range is None else map(int, spec.range)
-    if (reason := _failure(probe, spec, most)) is None or _failure(probe, spec, least) is not None:
-        return []
-    works, fails = least, most
-    while fails - works > 1:
-        middle = (works + fails) // 2
-        if _failure(probe, spec, middle) is None:
-            works = middle
-        else:
-            fails = middle
-    return [f"inputs.{spec.name}.below: {works + 1} is the largest that works, got {most + 1}: {reason}"]
-
-
-def _failure(probe: Probe, spec: TensorSpec, number: int) -> str | None:
-    try:
-        probe.run(_with_id(probe, spec, number))
-    except Exception as error:  # whatever the module raises
-        return one_line(error)
-    return None
 
 
 def _largest(probe: Probe, layout: Layout, axis: str) -> int:
@@ -195,29 +162,12 @@ def _repeats(probe: Probe) -> list[str]:
     ]
 
 
-def _ids_are_finite(probe: Probe) -> list[str]:
-    """A row made of one id alone: a module that takes an id for padding has nothing left of it."""
-    faults = []
-    for spec in probe.signature.inputs:
-        if spec.meaning != "token_ids" or spec.below is None:
-            continue
-        least, most = (0, spec.below - 1) if spec.range is None else map(int, spec.range)
-        for number in range(least, min(least + _NUM_IDS, most + 1)):
-            if bad := not_finite(probe.run(_with_id(probe, spec, number)), f"in a row of {spec.name} {number} alone"):
-                faults.append(
-                    f"{bad[0]}: inputs.{spec.name}.range = [{number + 1}, {most}] leaves it out, or what is padding is "
-                    'told by a mask; with that range rows.batching = "padded" pads by 0'
-                )
-                break
-    return faults
-
-
 def _weights_are_weights(probe: Probe) -> list[str]:
     """The weights of every query that has a key sum to 1, along the keys."""
     graph = probe.manifest.graph("encode")
     if not graph.attention:
         return []
-    for layout in (probe.layout, *(replace(_smallest(probe), seed=seed) for seed in _PADDING_SEEDS)):
+    for layout in (probe.layout, *(replace(probe.smallest, seed=seed) for seed in _SMALLEST_SEEDS)):
         case = make_case(probe.manifest, layout, 0)
         weights = gather(graph, probe.run(case.inputs), case.inputs, case.masks.sizes).weights
         kept = case.masks.kept(*dense_axes(graph))
@@ -333,120 +283,3 @@ def _left_out(probe: Probe, pair: TensorSpec, axis: str) -> Case:
             columns = keep if values.ndim == 2 else keep[:, None, :]
             inputs[spec.name] = np.where(columns, values, 0).astype(values.dtype)
     return replace(case, inputs=inputs, masks=replace(case.masks, axes=axes))
-
-
-def _padding_is_harmless(probe: Probe) -> list[str]:
-    """More padding at the end, the same answer: at one position too, and for several values, since a largest value is
-    often that of no padding."""
-    kind: MaskKind = "right" if probe.signature.has_mask else "full"
-    added = "masked positions" if probe.signature.has_mask else "padding"
-    smallest = dict.fromkeys(probe.manifest.max_sizes, 1)
-    limits = probe.manifest.max_sizes
-    tries = [
-        (replace(probe.layout, seed=seed, sizes=sizes, kind=kind), _widened(sizes, limits))
-        for seed, sizes in product(_PADDING_SEEDS, (smallest, probe.layout.sizes))
-    ]
-    # One lone row with as much padding as there can be, an axis at a time: a module may change from some size on.
-    lone = replace(probe.layout, batch=1)
-    tries += [(lone, {**lone.sizes, axis: limit}) for axis, limit in limits.items()]
-    for layout, wider in tries:
-        if why := _changed_by_padding(probe, make_case(probe.manifest, layout, 0), wider):
-            return [
-                f"padding is not harmless: with {added} added at the end {why}; rows.batching = "
-                '"equal_shapes" serves it without padding'
-            ]
-    return []
-
-
-def _widened(sizes: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
-    return {axis: min(size + 3, limits[axis]) for axis, size in sizes.items()}
-
-
-def _changed_by_padding(probe: Probe, case: Case, wider: Mapping[str, int]) -> str | None:
-    sizes = case.masks.sizes
-    raw = probe.run(pad_inputs(probe.manifest, case.inputs, wider))
-    rows = range(case.batch)
-    found = {spec.name: select_output(spec, raw[spec.name], rows, sizes) for spec in probe.signature.outputs}
-    return probe.changed(found, probe.run(case.inputs), case, rows)
-
-
-def _takes_empty_rows(probe: Probe, batching: Batching) -> bool:
-    """A row whose mask leaves nothing: no error, all finite, no weight on any key, its neighbours as they are without
-    it, and it itself as it is alone, however it is padded: a softmax over masked scores is the mean of whatever is
-    there, padding too."""
-    if not probe.signature.has_mask:
-        return False
-    case = probe.case("empty")
-    rest = list(range(case.batch - 1))
-    graph, sizes = probe.manifest.graph("encode"), case.masks.sizes
-    try:
-        outputs = probe.run(case.inputs)
-        without = probe.run(select_inputs(graph, case.inputs, rest, sizes))
-        weights = gather(graph, outputs, case.inputs, sizes).weights
-        is_changed = _shows_what_is_hidden(probe, batching)
-        is_changed = is_changed or (batching != "alone" and _changes_when_empty(probe, batching))
-    except Exception:  # whatever the module raises
-        return False
-    if is_changed or not all(np.isfinite(values).all() for values in outputs.values()):
-        return False
-    if any(empty_row_weight(found, case.masks.columns(*dense_axes(graph))).any() for found in weights.values()):
-        return False
-    return probe.changed(rows_of(outputs, rest), without, case, rest) is None
-
-
-def _shows_what_is_hidden(probe: Probe, batching: Batching) -> bool:
-    """Whether a row of which some mask leaves nothing is made of what that mask hides, or not finite.
-
-    Asked of the outputs that mean something there: of the row as a whole, or along another axis.
-    """
-    other, limits = probe.case("full", seed=SEEDS[1]), probe.manifest.max_sizes
-    for case in _emptied(probe):
-        last, before = [case.batch - 1], probe.run(case.inputs)
-        inputs = {spec.name: under_mask(spec, case, other) for spec in probe.signature.inputs}
-        if not_finite(before, "") or probe.changed(rows_of(probe.run(inputs), last), rows_of(before, last), case, last):
-            return True
-        if batching == "padded" and _changed_by_padding(probe, case, _widened(case.masks.sizes, limits)):
-            return True
-    return False
-
-
-def _emptied(probe: Probe) -> Iterator[Case]:
-    """Cases whose last row is empty by every mask, and by one mask alone where there are several."""
-    yield probe.case("empty")
-    masks = [spec for spec in probe.signature.inputs if spec.meaning == "mask"]
-    for mask in masks if len(masks) > 1 else ():
-        case = probe.case("full")
-        inputs, axes = dict(case.inputs), {axis: keep.copy() for axis, keep in case.masks.axes.items()}
-        pairs = {pair: keep.copy() for pair, keep in case.masks.pairs.items()}
-        if is_pair(mask):
-            pairs[pair_of(mask)][-1] = False
-        else:
-            axes[str(mask.axes[1])][-1] = False
-        names = {mask.name: False} | {
-            spec.name: -1 for spec in probe.signature.inputs if spec.meaning == "index" and spec.of == mask.axes[-1]
-        }
-        for name, nothing in names.items():
-            inputs[name] = inputs[name].copy()
-            inputs[name][-1] = nothing
-        axes |= {
-            str(spec.axes[1]): inputs[spec.name] >= 0 for spec in probe.signature.inputs if spec.meaning == "index"
-        }
-        yield replace(case, inputs=inputs, masks=replace(case.masks, axes=axes, pairs=pairs))
-
-
-def _changes_when_empty(probe: Probe, batching: Batching) -> bool:
-    """Whether an empty row among others is another one alone, or alone and padded."""
-    limits = probe.manifest.max_sizes
-    for sizes in (probe.layout.sizes, dict.fromkeys(limits, 1)):
-        case = make_case(probe.manifest, replace(probe.layout, sizes=sizes, kind="empty"), 0)
-        last = [case.batch - 1]
-        # Nothing of it is real, and all of it is answered.
-        shown = replace(case.masks, axes={axis: np.ones_like(keep) for axis, keep in case.masks.axes.items()})
-        expected = rows_of(probe.run(case.inputs), last)
-        alone = select_inputs(probe.manifest.graph("encode"), case.inputs, last, sizes)
-        for wider in (sizes, _widened(sizes, limits)) if batching == "padded" else (sizes,):
-            raw = probe.run(pad_inputs(probe.manifest, alone, wider))
-            found = {spec.name: select_output(spec, raw[spec.name], [0], sizes) for spec in probe.signature.outputs}
-            if probe.changed(found, expected, replace(case, masks=shown), last):
-                return True
-    return False

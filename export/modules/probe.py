@@ -54,6 +54,11 @@ class Probe:
         sizes = {axis: min(_FIRST_SIZE + 3 * place, limits[axis]) for place, axis in enumerate(limits)}
         return Layout(SEEDS[0], _BATCH, sizes, "full")
 
+    @property
+    def smallest(self) -> Layout:
+        """One row, every size 1."""
+        return Layout(SEEDS[0], 1, dict.fromkeys(self.manifest.max_sizes, 1), "full")
+
     def case(self, kind: MaskKind, *, seed: int = SEEDS[0]) -> Case:
         return make_case(self.manifest, replace(self.layout, seed=seed, kind=kind), 0)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.torch_files import NEED_TORCH
+
 ROOT = Path(__file__).parents[2]
 
 # What export may take from the service: the bundle, its errors, and what proves it.
@@ -20,19 +22,6 @@ EXPORT_MAY_USE = (
     "service.runners",
     "service.engine.batch",
     "service.engine.tokenizer",
-)
-
-# Imported by others on demand only.
-NEED_TORCH = (
-    "service/runners/torch.py",
-    "export/modules/assertions.py",
-    "export/modules/calls.py",
-    "export/modules/module.py",
-    "export/modules/state.py",
-    "export/modules/trace.py",
-    "export/texts/read/torch_file.py",
-    "export/texts/traced/encoder.py",
-    "export/texts/traced/reference.py",
 )
 
 

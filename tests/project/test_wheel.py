@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.torch_files import NEED_TORCH
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("models", "export", "service", "qkv")
 DATA_SUFFIXES = {".css", ".html", ".js", ".png", ".svg", ".ico", ".safetensors"}
@@ -85,15 +87,11 @@ def import_from(site: Path, names: list[str], cwd: Path, *, first: str = "") -> 
 
 
 def needs_torch(name: str) -> bool:
-    """True for the models, all but plain data, for what runs or traces them, and for what reads the files of torch."""
+    """True for the models, all but plain data, and for what imports torch at its top."""
     plain = {"models", *(f"models.{name}" for name in ("buckets", "config", "frequencies", "head_config", "signature"))}
     is_known_without = name in plain or name.startswith("models.families")
-    traces = (
-        "service.runners.torch",
-        *(f"export.modules.{name}" for name in ("assertions", "module", "state", "trace")),
-    )
-    reads = ("export.texts.read.torch_file", *(f"export.texts.traced.{name}" for name in ("encoder", "reference")))
-    return name in (*traces, *reads) or (name.startswith("models") and not is_known_without)
+    others = {file.removesuffix(".py").replace("/", ".") for file in NEED_TORCH}
+    return name in others or (name.startswith("models") and not is_known_without)
 
 
 def test_every_module_imports_from_the_installed_wheel(site: Path, tmp_path: Path) -> None:
