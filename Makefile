@@ -1,6 +1,6 @@
 # `make` alone prints one line for each target.
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench loadtest soak parity gpu-check claims clean
+.PHONY: help install serve test check bench loadtest soak parity gpu-check claims clean
 
 PYTHON ?= python3
 MODEL := all-MiniLM-L6-v2
@@ -32,6 +32,8 @@ help: ## Print this help
 serve: $(call installed,.venv) ## Serve all-MiniLM-L6-v2 on http://127.0.0.1:8000 (installs and builds what is missing, without torch)
 	@$(call build_bundle,$(SERVE))
 	@exec $(SERVE)/qkv serve $(BUNDLE) $(ARGS)
+
+install: $(call installed,.venv-dev) ## Install the development environment, PyTorch included, into .venv-dev: its qkv proves any model
 
 test: $(call installed,.venv-dev) ## Run the tests
 	@$(DEV)/python -m pytest $(or $(ARGS),-m "not alone" --numprocesses 3 --dist loadfile)

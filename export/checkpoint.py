@@ -6,6 +6,7 @@ Reads no values: the graphs point at the offsets found here.
 from __future__ import annotations
 
 import json
+import re
 import reprlib
 from collections import Counter
 from collections.abc import Mapping
@@ -30,6 +31,9 @@ _ITEM_BYTES = {
 # What weights may be stored in: the numbers of numpy and the half that keeps float32's range.
 FLOATS = ("F32", "F16", "BF16", "F64")
 _MAX_SHOWN_CHARS = 80
+_MAX_INDEX_DIGITS = 18
+# Half of a surrogate pair, which is no text.
+_HALF = re.compile("[\ud800-\udfff]")
 _LFS_STUB = b"version https://git-lfs"
 
 
@@ -66,6 +70,11 @@ class Checkpoint:
         return sum(prod(tensor.shape) for tensor in self.tensors.values())
 
 
+def is_index(text: str) -> bool:
+    """Whether a text is a whole number from 0, with no more digits than any index or offset has."""
+    return text.isdecimal() and len(text) <= _MAX_INDEX_DIGITS
+
+
 def is_lfs_stub(head: bytes) -> bool:
     """True when a file's first bytes are those of a Git LFS pointer."""
     return head.startswith(_LFS_STUB)
@@ -87,7 +96,7 @@ def read_header(path: Path, name: str = "") -> dict[str, StoredTensor]:
             raise ExportError(f"{name}: header length {length}, file size {size}: truncated, or not safetensors")
         file.seek(_LENGTH_BYTES)
         header = _parse_json(name, file.read(length))
-    header.pop("__metadata__", None)
+    _check_metadata(name, header.pop("__metadata__", None))
     start = _LENGTH_BYTES + length
     tensors = {key: _read_entry(name, key, entry, start) for key, entry in header.items()}
     _check_layout(name, tensors, start, size)
@@ -96,7 +105,7 @@ def read_header(path: Path, name: str = "") -> dict[str, StoredTensor]:
 
 def _parse_json(file: str, content: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(content.decode(), object_pairs_hook=_unique)
+        header = json.loads(content.decode(), object_pairs_hook=_text_pairs)
     except ValueError as error:
         raise ExportError(f"{file}: the header is not JSON: {error}") from None
     except RecursionError:
@@ -106,12 +115,31 @@ def _parse_json(file: str, content: bytes) -> dict[str, Any]:
     return header
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _text_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names are each there once, and whose names and texts are all of whole characters."""
+    for name, value in pairs:
+        for text in (name, value):
+            if isinstance(text, str) and _HALF.search(text):
+                raise ValueError(f"{name[:_MAX_SHOWN_CHARS]!a} holds half of a character")
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise ValueError(f"{twice[:_MAX_SHOWN_CHARS]!r} is there twice")
     return found
+
+
+def _check_metadata(file: str, metadata: Any) -> None:
+    """As the library that reads the file takes it: texts by name, or nothing."""
+    if metadata is None:
+        return
+    if not isinstance(metadata, dict):
+        raise ExportError(
+            f"{file}: header entry '__metadata__': an object of texts is needed, got {reprlib.repr(metadata)}"
+        )
+    for key, value in metadata.items():
+        if not isinstance(value, str):
+            needed = f"a text is needed for {reprlib.repr(key)}, got {reprlib.repr(value)}"
+            raise ExportError(f"{file}: header entry '__metadata__': {needed}")
 
 
 def _read_entry(file: str, name: str, entry: Any, start: int) -> StoredTensor:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from export.checkpoint import is_lfs_stub
+from export.checkpoint import is_index, is_lfs_stub
 from export.errors import ExportError
 from service.bundle import sha256_file
 
@@ -121,7 +121,7 @@ def _is_stub(file: Path) -> bool:
 def _size_faults(tensor: TensorProto, place: Mapping[str, str], size: int) -> Iterator[str]:
     needed = _num_bytes(tensor)
     offset, length = place.get("offset", "0"), place.get("length", str(needed))
-    if not (offset.isdecimal() and length.isdecimal()):
+    if not (is_index(offset) and is_index(length)):
         yield f"offset {offset!r} and length {length!r} must be numbers of bytes"
     elif int(length) != needed or int(offset) + needed > size:
         yield f"{needed} bytes needed, {length} at {offset} given, the file has {size}"

@@ -40,7 +40,7 @@ _ROLES: tuple[Role, ...] = ("encode", "attend")
 NO_REFERENCE = "the graphs themselves"
 _NO_PROOF = (
     "nothing to prove the bundle with: install PyTorch beside qkv (pip install torch; the development environment "
-    ".venv-dev has it), give --goldens FILE (made by tools/make_goldens.py), or give --unproved"
+    ".venv-dev has it), or give --unproved; qkv export takes --goldens FILE too (made by tools/make_goldens.py)"
 )
 
 

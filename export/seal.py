@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -12,7 +13,7 @@ from export.errors import ExportError
 from export.prove import Proved
 from service.bundle import open_bundle, sha256_file
 from service.engine.tokenizer import TextTokenizer
-from service.errors import StartupError
+from service.errors import StartupError, printable
 from service.manifest import (
     MANIFEST,
     PARITY,
@@ -44,23 +45,28 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A bundle that was written. warnings: what its user should know."""
+    """A bundle that was written."""
 
     path: Path
     manifest: Manifest
     report: ParityReport
-    warnings: tuple[str, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What its user should know."""
+        return self.manifest.warnings
 
 
-def write_proof(work: Path, draft: M, proved: Proved) -> M:
+def write_proof(work: Path, draft: M, proved: Proved, warnings: Sequence[str]) -> M:
     """Complete and seal a bundle whose other files are there. -> its manifest
 
-    Raises ExportError when the service would not open it.
+    warnings: what its user should know. Raises ExportError when the service would not open it.
     """
     save_probes(work / PROBES, proved.probes, proved.spec.reference)
     (work / PARITY).write_text(proved.report.model_dump_json(indent=2) + "\n", encoding="utf-8")
     files = {name: sha256_file(work / name) for name in sorted(draft.file_names)}
-    manifest = draft.model_copy(update={"proof": proved.spec, "files": files}).sealed()
+    update = {"proof": proved.spec, "files": files, "warnings": tuple(map(printable, warnings))}
+    manifest = draft.model_copy(update=update).sealed()
     (work / MANIFEST).write_bytes(manifest.to_bytes())
     for file in work.iterdir():
         file.chmod(0o644)

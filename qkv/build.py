@@ -10,7 +10,7 @@ from typing import Literal
 from rich.text import Text
 
 from qkv.report import console, gate_table, stages
-from service.errors import StartupError
+from service.errors import StartupError, printable
 from service.manifest import Precision, Task
 from service.runners.runtimes import check_runtimes
 
@@ -74,5 +74,5 @@ def build(source: str, options: BuildOptions) -> None:
         errors.print("[yellow]warning:[/]", Text(warning), soft_wrap=True)
     manifest, out_console = exported.manifest, console()
     out_console.print(gate_table(exported.report))
-    words = f"{manifest.name}: {manifest.precision}, proof {manifest.proof.kind}, written to {exported.path}"
+    words = f"{printable(manifest.name)}: {manifest.precision}, proof {manifest.proof.kind}, written to {exported.path}"
     out_console.print(words, soft_wrap=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from qkv import __version__
-from service.errors import StartupError
+from service.errors import StartupError, printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -91,7 +91,12 @@ def export(
     ] = False,
     goldens: Annotated[Path | None, typer.Option(help="Stored outputs of the reference: proof without torch.")] = None,
     unproved: Annotated[
-        bool, typer.Option("--unproved", metavar="", help="Write the bundle even if nothing proves it.")
+        bool,
+        typer.Option(
+            "--unproved",
+            metavar="",
+            help="Write the bundle even if nothing proves it; never compare a ready ONNX file with PyTorch.",
+        ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", metavar="", help="Replace the bundle that is there.")] = False,
     checkpoint: Annotated[
@@ -154,7 +159,12 @@ def serve(
         typer.Option(help="What a model directory is used for; default what its modules and architectures say."),
     ] = None,
     unproved: Annotated[
-        bool, typer.Option("--unproved", metavar="", help="Build a model directory that nothing can prove.")
+        bool,
+        typer.Option(
+            "--unproved",
+            metavar="",
+            help="Build a model directory even if nothing proves it; never compare a ready ONNX file with PyTorch.",
+        ),
     ] = False,
     file: Annotated[str | None, typer.Option(help=_FILE_HELP)] = None,
 ) -> None:
@@ -233,7 +243,7 @@ def _one_line_errors() -> Iterator[None]:
     except StartupError as error:
         _fail(str(error))
     except OSError as error:  # a full disk, a directory that may not be read
-        _fail(f"{error.filename or 'files'}: {error.strerror or error}")
+        _fail(printable(f"{error.filename or 'files'}: {error.strerror or error}"))
     except Exception as error:
         # Known by name: importing export.errors here would tie every command to the package export.
         if type(error).__name__ != "ExportError":

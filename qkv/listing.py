@@ -12,7 +12,7 @@ from rich.text import Text
 from qkv.cache import cache_dir
 from qkv.report import console
 from service.bundle import open_bundle, read_manifest
-from service.errors import StartupError
+from service.errors import StartupError, printable
 from service.manifest import MANIFEST, Manifest, TextManifest
 from service.repository import bundles_in, is_bundle
 
@@ -33,7 +33,7 @@ def list_bundles(dirs: Sequence[Path] | None) -> bool:
     for path in _find(searched):
         *cells, state = _describe(path)
         states.append(state == "verified")
-        table.add_row(*map(Text, cells), Text(state, style="green" if states[-1] else "red"))
+        table.add_row(*(Text(printable(cell)) for cell in cells), Text(state, style="green" if states[-1] else "red"))
     out = console()
     if states:
         out.print(table)

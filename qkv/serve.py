@@ -102,12 +102,19 @@ def is_model_dir(path: Path) -> bool:
 
 
 def prepare(source: Path, builder: Builder) -> Bundle[Manifest]:
-    """The verified bundle of a path; a model directory is built into the cache, or found there.
+    """The verified bundle of a path; a model directory is built into the cache, or found there, with its warnings.
 
     Raises StartupError naming the file and the field that is wrong.
     """
     if is_bundle(source):
         return _with_task(open_bundle(source), builder.task)
+    bundle = _built(source, builder)
+    for warning in bundle.manifest.warnings:
+        _log.warning("%s: %s", source, warning)
+    return bundle
+
+
+def _built(source: Path, builder: Builder) -> Bundle[Manifest]:
     cached = cache_dir() / cache_key(source, builder.options)
     if is_bundle(cached):
         try:

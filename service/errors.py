@@ -167,6 +167,14 @@ class BackendError(ServiceError):
 class StartupError(Exception):
     """The process must not start: settings, bundle or provider are not what they must be."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """A text that no terminal takes for a command: what it would not print is told by its number."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
 
 def error_body(error: ServiceError, path: str = "") -> bytes:
     """The error object as bytes, bounded in size, in the shape that clients of this path read."""

@@ -229,6 +229,7 @@ class _Manifest(_Frozen):
 
     files: SHA-256 of every other file of the bundle, by relative path.
     source: SHA-256 of every file it was built from.
+    warnings: what a user should know of it, told when it was made; none are not written.
     manifest_sha256: of this manifest's canonical form without this field.
     """
 
@@ -241,7 +242,15 @@ class _Manifest(_Frozen):
     proof: ProofSpec
     graphs: tuple[GraphSpec, ...]
     files: dict[str, str]
+    warnings: tuple[str, ...] = ()
     manifest_sha256: str = ""
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        if not self.warnings:
+            del written["warnings"]
+        return written
 
     def graph(self, role: Role) -> GraphSpec:
         """The graph of that role. Raises KeyError when the bundle has none."""

@@ -64,13 +64,23 @@ def minilm_bundle(minilm_dir: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
     Once a run, whatever the number of processes.
     """
+    return _export_minilm(minilm_dir, tmp_path_factory, "all-MiniLM-L6-v2")
+
+
+@pytest.fixture(scope="session")
+def minilm_int8_bundle(minilm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same in int8."""
+    return _export_minilm(minilm_dir, tmp_path_factory, "all-MiniLM-L6-v2-int8", "--precision", "int8")
+
+
+def _export_minilm(minilm_dir: Path, tmp_path_factory: pytest.TempPathFactory, folder_name: str, *words: str) -> Path:
     folder = tmp_path_factory.getbasetemp()
     folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-    out = folder / "bundles" / "all-MiniLM-L6-v2"
+    out = folder / "bundles" / folder_name
     blocked = ("torch", "transformers", "sentence_transformers", minilm_dir.parent.name)
-    with FileLock(folder / "all-MiniLM-L6-v2.lock"):
+    with FileLock(folder / f"{folder_name}.lock"):
         if not out.is_dir():
-            export("all-MiniLM-L6-v2", "--out", str(out), blocked=blocked)
+            export("all-MiniLM-L6-v2", "--out", str(out), *words, blocked=blocked)
     return out
 
 

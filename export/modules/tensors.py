@@ -121,9 +121,9 @@ def export_tensors(origin: Origin, target: Target, options: TensorOptions, progr
                 proved = prove_tensors(manifest, subject, material.reference, progress)
             finally:  # a state that changes meanwhile is the better reason
                 check(origin, [] if material.first is None else material.first.faults())
-        manifest = write_proof(work, manifest, proved)
-    told = (_REFUSES_EMPTY,) if material.signature.has_mask and not can_be_empty else ()
-    return Exported(target.path, manifest, proved.report, material.warnings + told)
+        told = (_REFUSES_EMPTY,) if material.signature.has_mask and not can_be_empty else ()
+        manifest = write_proof(work, manifest, proved, material.warnings + told)
+    return Exported(target.path, manifest, proved.report)
 
 
 def check(origin: Origin, faults: Sequence[str]) -> None:

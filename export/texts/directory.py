@@ -97,8 +97,8 @@ def export_texts(
         open_tokenizer(work, manifest)
         with TemporaryDirectory(dir=work) as scratch:
             proved = prove(Bundle(work, manifest), placed, request, scratch=Path(scratch))
-        manifest = write_proof(work, manifest, proved)
-    return Exported(target.path, manifest, proved.report, location.warnings + model.warnings)
+        manifest = write_proof(work, manifest, proved, location.warnings + model.warnings)
+    return Exported(target.path, manifest, proved.report)
 
 
 def _check_options(source: str, options: TextOptions) -> None:

@@ -68,8 +68,6 @@ def _derive_int8(folder: Path, tensors: Mapping[str, StoredTensor]) -> dict[str,
     def read(name: str) -> Bytes:
         source = tensors[name.removesuffix(INT8).removesuffix(STEPS)]
         values = _slice(files, source).view(DTYPES[source.dtype]).astype(np.float32)
-        if not np.isfinite(values).all():
-            raise ExportError("the weights do not fit int8", [f"{name}: not every value is a finite number"])
         if name in tensors:
             return values.view(np.uint8)
         whole, steps = quantise(values.reshape(source.shape))
@@ -133,12 +131,10 @@ def _header(tensors: Mapping[str, StoredTensor]) -> bytes:
 
 
 def _convert(values: NDArray[Any], dtype: str) -> tuple[Bytes, str]:
-    """The bytes of the same numbers in another type, and why they do not fit it, if so."""
-    with np.errstate(over="ignore", invalid="ignore"):  # what becomes infinity, or is no number, is looked for
+    """The bytes of the same numbers, all finite, in another type, and why they do not fit it, if so."""
+    with np.errstate(over="ignore"):  # what becomes infinity is looked for
         made = values.astype(DTYPES[dtype])
         if np.isfinite(made).all():
             return made.view(np.uint8), ""
-        if num_nan := int(np.isnan(values).sum()):
-            return made.view(np.uint8), f"{num_nan} of {values.size} values are NaN"
     largest, end = float(np.abs(values).max()), float(np.finfo(DTYPES[dtype]).max)
     return made.view(np.uint8), f"the largest value is {largest:g}, {_WORDS[dtype]} ends at {end:g}"

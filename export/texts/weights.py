@@ -7,14 +7,17 @@ are used, by their published names.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from export.checkpoint import StoredTensor
 from export.errors import ExportError
-from export.texts.precision import write_as
+from export.texts.precision import DTYPES, write_as
 from export.texts.read.model import Model
+from export.texts.read.weights import Read
 from service.bundle import sha256_file
 from service.manifest import WEIGHTS, Precision
 
@@ -26,9 +29,10 @@ def place_weights(model: Model, folder: Path, precision: Precision) -> dict[str,
     """Write `weights.safetensors` into a folder. -> canonical name → where it lies there
 
     A merged file is float32 where the bundle is; else every tensor keeps the type it is published in.
-    Raises ExportError for what does not fit float32, and when a file changed since it was read.
+    Raises ExportError for what is no finite number or does not fit float32, and when a file changed since it was read.
     """
     published = {name: model.weights.tensors[name] for name in model.checkpoint.names.values()}
+    _check_finite(model, published)
     if model.weights.is_one_safetensors and _used(published, model.weights.tensors) >= _LEAST_USED:
         shutil.copyfile(model.path / model.weights.file, folder / WEIGHTS)
         _check(model, {model.weights.file: folder / WEIGHTS})
@@ -40,6 +44,21 @@ def place_weights(model: Model, folder: Path, precision: Precision) -> dict[str,
         name: _moved(tensor, published[model.checkpoint.names[name]], merged[model.checkpoint.names[name]])
         for name, tensor in model.checkpoint.tensors.items()
     }
+
+
+def _check_finite(model: Model, published: Mapping[str, StoredTensor]) -> None:
+    faults = list(_not_finite(published, model.weights.read))
+    if model.dense is not None:
+        faults += _not_finite(model.dense.tensors, model.dense.read)
+    if faults:
+        raise ExportError(f"{model.path}: weights that are no finite numbers", faults)
+
+
+def _not_finite(tensors: Mapping[str, StoredTensor], read: Read) -> Iterator[str]:
+    for name, tensor in tensors.items():
+        values = read(name).view(DTYPES[tensor.dtype])
+        if not np.isfinite(values).all():
+            yield f"{tensor.file}: {name}: holds {'NaN' if np.isnan(values).any() else 'an infinite number'}"
 
 
 def _used(used: Mapping[str, StoredTensor], stored: Mapping[str, StoredTensor]) -> float:

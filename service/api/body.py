@@ -37,7 +37,8 @@ _HALF_PAIRS = re.compile(
     rb"(?:\\\\)+|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 _REPLACEMENT = rb"\ufffd"
-_SPEAKABLE = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+# A name of the caller's that may be repeated.
+SPEAKABLE = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _JSON_TYPES: dict[type, str] = {
     bool: "a boolean", int: "an integer", float: "a number with a fraction or exponent", str: "a string",
     list: "a list", dict: "an object", type(None): "null",
@@ -68,6 +69,9 @@ _EXPECTED = {
     "top_n": "an integer from 1",
     "documents": "a list of texts",
     "documents[]": "a string or an object with `text`",
+    "rank_fields": 'a list of "text", the only field that is ranked,',
+    "rank_fields[]": '"text", the only field that is ranked,',
+    "max_chunks_per_doc": "an integer",
 }
 # What a character of JSON takes once it is parsed: numbers become objects.
 BYTES_PER_CHARACTER = 8
@@ -169,8 +173,8 @@ def _refusal(fault: ErrorDetails, model: type[Body]) -> RequestError:
     name = kind = str(fault["loc"][0])
     if name == "attention" and len(fault["loc"]) > 1:
         name = kind = f"attention.{fault['loc'][1]}"
-    if name == "include" and len(fault["loc"]) > 1:
-        name, kind = f"include[{fault['loc'][1]}]", "include[]"
+    if f"{name}[]" in _EXPECTED and len(fault["loc"]) > 1:
+        name, kind = f"{name}[{fault['loc'][1]}]", f"{name}[]"
     if fault["type"] == "missing":
         return missing_field(name, fault["input"], model)
     expected = _EXPECTED.get(kind, "a string")
@@ -210,7 +214,7 @@ def refuse_unknown(body: Body, *, prefix: str = "") -> None:
 def unknown_field(name: str, model: type[Body], *, prefix: str = "") -> RequestError:
     """The refusal of a field that the model does not have, with the one that may have been meant."""
     known = sorted(model.model_fields)
-    if not _SPEAKABLE.fullmatch(name):
+    if not SPEAKABLE.fullmatch(name):
         return RequestError(f"unknown field in the body; known are {_listed(known)}", code="unknown_field")
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean `{near[0]}`?" if near else f"known are {_listed(known)}"

@@ -12,7 +12,7 @@ import orjson
 from pydantic import ConfigDict, Field
 
 from service.admin import AdminKey
-from service.api.body import Body, check_media_type, parse
+from service.api.body import SPEAKABLE, Body, check_media_type, parse
 from service.api.oip_model import VERSION
 from service.api.oip_schema import MEDIA_TYPES, refuse
 from service.errors import RequestError
@@ -22,8 +22,9 @@ from service.state import Service
 
 Model = TypeVar("Model", bound=Body)
 
-# What would change a bundle on its way.
-_OVERRIDES = ("config", "file:")
+# Of Triton's; the one of `load` and `unload` that changes nothing here, where no model depends on another.
+_TAKEN = "unload_dependents"
+_MAX_NAMED = 5
 
 
 class IndexBody(Body):
@@ -35,7 +36,7 @@ class IndexBody(Body):
 
 
 class LoadBody(Body):
-    """What `load` and `unload` take; a body may be left out. Parameters that would change the bundle are refused."""
+    """What `load` and `unload` take; a body may be left out. Of parameters only `unload_dependents` is taken."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -68,9 +69,11 @@ class RepositoryApi:
     async def _named(self, service: Service, exchange: Exchange) -> str:
         body = await self._read(service, exchange, LoadBody)
         exchange.holds_drain = False  # a server that is to end does not wait for another model
-        if taken := [name for name in body.parameters or () if name.startswith(_OVERRIDES)]:
-            place = f"parameters.{taken[0].partition(':')[0]}"
-            raise RequestError(f"{place}: a bundle is loaded as it is, or not at all", param=place, code="unsupported")
+        if others := sorted({name.partition(":")[0] for name in body.parameters or () if name != _TAKEN}):
+            names = [f"parameters.{name}" for name in others if SPEAKABLE.fullmatch(name)][:_MAX_NAMED]
+            told = ", ".join(names) or "parameters"
+            message = f"{told}: a bundle is loaded as it is, or not at all"
+            raise RequestError(message, param=names[0] if names else "parameters", code="unsupported")
         return str(exchange.scope["path_params"]["model"])
 
     async def _read(self, service: Service, exchange: Exchange, model: type[Model]) -> Model:

@@ -25,6 +25,7 @@ from service.runners.base import Array, Runner
 
 # Three small batches: a lone short row, ragged rows, and rows whose prompt is left out of the mean.
 _SHAPES = ((1, 4), (3, 12), (2, 16))
+_MAX_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def _group(path: Path, tensors: Mapping[str, Array]) -> tuple[Probe, ...]:
     for name, values in tensors.items():
         number, _, rest = name.partition(".")
         kind, _, tensor = rest.partition(".")
-        if not number.isdecimal() or kind not in ("input", "output") or not tensor:
+        if not (number.isdecimal() and len(number) <= _MAX_DIGITS) or kind not in ("input", "output") or not tensor:
             raise StartupError(f"{path}: tensor {name!r} is not named CASE.input.NAME or CASE.output.NAME")
         probe = cases.setdefault(int(number), Probe({}, {}))
         arrays = dict(probe.inputs if kind == "input" else probe.outputs) | {tensor: values}

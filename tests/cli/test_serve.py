@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
 import shutil
@@ -16,7 +17,9 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from qkv.cache import cache_dir, cache_key, check_cache
 from qkv.serve import Builder, choose, prepare
@@ -176,6 +179,24 @@ def test_a_model_directory_is_built_once_and_found_again(tiny_models: Path, tmp_
     with serving(tmp_path / "third.log", *words, env=env) as server:
         assert server.post("/v1/embeddings", {"input": "hello world"}).json() == answer
         assert "the cached bundle is damaged and is built again" in server.log
+
+
+def test_what_an_export_warns_of_is_logged_at_every_start(
+    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    source = tmp_path / "source"
+    shutil.copytree(tiny_models / "bert_mean", source)
+    weights = source / "model.safetensors"
+    save_file(load_file(weights) | {"vision.weight": np.zeros(2, np.float32)}, weights)
+    for has_built in (True, False):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            prepare(source, Builder(is_unproved_allowed=True))
+        assert ("building a bundle" in caplog.text) is has_built
+        told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert told == [f"{source}: model.safetensors: vision.weight: not used for embedding"]
 
 
 def test_the_fault_of_a_model_directory_is_the_last_line(tiny_models: Path, tmp_path: Path) -> None:

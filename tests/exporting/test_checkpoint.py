@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from export.checkpoint import match_checkpoint, read_header
@@ -141,6 +142,13 @@ def layout(**offsets: list[int]) -> bytes:
         (file_of(b'{"a": ' + b"1" * 5_000 + b"}"), "the header is not JSON"),
         (file_of(b'{"a": "\xff"}'), "the header is not JSON"),
         (file_of(b'{"a": 1, "a": 2}'), "the header is not JSON: 'a' is there twice"),
+        (
+            file_of(b'{"__metadata__": {"format": 1}}'),
+            "header entry '__metadata__': a text is needed for 'format', got 1",
+        ),
+        (file_of(b'{"__metadata__": ["pt"]}'), "header entry '__metadata__': an object of texts is needed, got ['pt']"),
+        (file_of(rb'{"a\ud800": {}}'), r"'a\ud800' holds half of a character"),
+        (file_of(rb'{"__metadata__": {"a": "\udfff"}}'), "'a' holds half of a character"),
         (layout(a=[0, 8], b=[0, 8]), "b: data_offsets: begins at 0 and overlaps a, which ends at 8"),
         (layout(a=[0, 8], b=[4, 12]), "b: data_offsets: begins at 4 and overlaps a, which ends at 8"),
         (layout(a=[0, 8], b=[16, 24]), "b: data_offsets: begins at 16 and does not follow a, which ends at 8"),
@@ -168,3 +176,24 @@ def test_two_encoders_are_refused_whatever_reads_them(tmp_path: Path) -> None:
         match_checkpoint(BERT, CONFIG, read_header(path))
     with pytest.raises(ValueError, match=re.escape(message)):
         load_encoder(CONFIG, path)
+
+
+@given(
+    metadata=st.none()
+    | st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.none() | st.integers())
+    | st.just(1),
+    name=st.text(st.characters(exclude_categories=[]), min_size=1, max_size=4),
+)
+def test_what_the_library_does_not_take_is_not_taken(
+    tmp_path_factory: pytest.TempPathFactory, metadata: object, name: str
+) -> None:
+    path = tmp_path_factory.mktemp("header") / "model.safetensors"
+    header = {"__metadata__": metadata, name: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
+    path.write_bytes(file_of(json.dumps(header).encode(), 8))
+    try:
+        names = load_file(path).keys()
+    except SafetensorError:
+        with pytest.raises(ExportError):
+            read_header(path)
+    else:
+        assert read_header(path).keys() == names

@@ -23,7 +23,7 @@ from models.families.bert import BERT
 from service.bundle import open_bundle, read_text_manifest
 from service.engine.engine import Engine
 from service.errors import StartupError
-from service.manifest import DERIVED, WEIGHTS
+from service.manifest import DERIVED, WEIGHTS, Precision
 from service.parity.report import ParityReport
 from service.runners.cpus import may_saturate
 from service.runners.ort import OrtRunner
@@ -104,15 +104,26 @@ def test_zeros_stay_zeros() -> None:
     assert steps.tolist() == [1, 1]
 
 
-def test_weights_that_are_no_numbers_are_refused_by_name(tiny_models: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("value", "precision", "held"),
+    [
+        (np.nan, "float32", "NaN"),
+        (np.nan, "int8", "NaN"),
+        (np.nan, "float16", "NaN"),
+        (-np.inf, "float32", "an infinite number"),
+    ],
+)
+def test_weights_that_are_no_numbers_are_refused_by_name(
+    tiny_models: Path, tmp_path: Path, value: float, precision: Precision, held: str
+) -> None:
     source = tmp_path / "bad"
     shutil.copytree(tiny_models / "bert_mean", source)
     weights = load_file(source / "model.safetensors")
-    weights["encoder.layer.1.output.dense.weight"][0, 0] = np.nan
+    weights["encoder.layer.1.output.dense.weight"][0, 0] = value
     save_file(weights, source / "model.safetensors")
     with pytest.raises(ExportError) as error:
-        export_model(str(source), tmp_path / "out", precision="int8")
-    assert "layers.1.ffn.down.weight" in str(error.value)
+        export_model(str(source), tmp_path / "out", precision=precision)
+    assert error.value.faults == (f"model.safetensors: encoder.layer.1.output.dense.weight: holds {held}",)
 
 
 def test_a_module_is_not_made_int8(tmp_path: Path) -> None:

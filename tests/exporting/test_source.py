@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 
+from export.bundle import export_model
 from export.errors import ExportError
 from export.progress import quiet
 from export.texts.read.locate import PUBLISHED, check_name, check_pin, locate, name_of
 from export.texts.read.model import read_model
 from export.texts.read.source import SourceDirectory
+from service.errors import StartupError
 from tests.exporting.bundles import edited
 
 POOLING = "1_Pooling/config.json"
@@ -123,6 +127,81 @@ def test_a_folder_that_cannot_be_is_refused(tiny_models: Path, tmp_path: Path, p
     with pytest.raises(ExportError) as caught:
         read_model(folder)
     assert len(str(caught.value)) < 2_000
+
+
+def be_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def be_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def be_link_to_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def be_link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def be_link_to_nothing(path: Path) -> None:
+    path.symlink_to("gone")
+
+
+@pytest.mark.parametrize(
+    ("be", "told"),
+    [
+        (be_folder, "a folder: a plain file is needed"),
+        (be_pipe, "a pipe: a plain file is needed"),
+        (be_link_to_device, "a link to /dev/zero, which is a device: a plain file is needed"),
+        (be_link_to_itself, "which is no file: Too many levels of symbolic links"),
+        (be_link_to_nothing, "a link to gone, which is not there: the copy is not whole"),
+    ],
+)
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", PROMPTS])
+def test_what_is_no_plain_file_is_called_what_it_is(
+    tiny_models: Path, tmp_path: Path, name: str, be: Callable[[Path], None], told: str
+) -> None:
+    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {})
+    (folder / name).unlink(missing_ok=True)
+    be(folder / name)
+    with pytest.raises(ExportError) as caught:
+        read_model(folder)
+    assert any(fault.startswith(f"{name}: ") and told in fault for fault in caught.value.faults), caught.value.faults
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("config.json", 4 * 2**20), ("tokenizer.json", 64 * 2**20), (ST_CONFIG, 4 * 2**20)]
+)
+def test_a_file_of_more_than_any_use_is_refused_by_its_size(
+    tiny_models: Path, tmp_path: Path, name: str, limit: int
+) -> None:
+    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {})
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content + b" " * (limit - len(content)))
+    read_model(folder)
+    with (folder / name).open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(ExportError) as caught:
+        read_model(folder)
+    assert f"{name}: {limit} bytes allowed, got {limit + 1}" in caught.value.faults
+
+
+@pytest.mark.parametrize("make", [ExportError, StartupError])
+@given(text=st.text(st.characters(exclude_categories=[])))
+def test_an_error_holds_nothing_that_a_terminal_obeys(make: type[Exception], text: str) -> None:
+    told = str(make(text))
+    assert told.isprintable()
+    assert (told == text) is text.isprintable()
+
+
+def test_the_name_of_a_tensor_reaches_no_terminal_raw(tiny_models: Path, tmp_path: Path) -> None:
+    folder = edited(tiny_models / "bert_mean", tmp_path / "model", {})
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | {"a\x1b[2J\u202eb": np.zeros(1, np.float32)}, folder / "model.safetensors")
+    told = r"model.safetensors: a\x1b[2J\u202eb: not used for embedding"
+    assert export_model(str(folder), tmp_path / "out", unproved=True).warnings == (told,)
 
 
 JSON = st.recursive(

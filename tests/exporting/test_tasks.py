@@ -144,6 +144,7 @@ def test_labels_without_names_are_counted(tiny_models: Path, tmp_path: Path) -> 
     [
         ({"id2label": {"0": "a", "2": "b", "3": "c"}}, ("id2label", "every index from 0 on")),
         ({"id2label": {"0": "a", "00": "b", "2": "c"}}, ("id2label", "every index from 0 on")),
+        ({"id2label": {"0": "a", "1" * 5_000: "b"}}, ("id2label", "every index from 0 on")),
         ({"id2label": {"0": 1}}, ("id2label", "a text")),
         ({"id2label": ["a"]}, ("id2label", "an object")),
         ({"id2label": None, "num_labels": 0}, ("num_labels", "from 1")),

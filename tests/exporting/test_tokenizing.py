@@ -167,6 +167,10 @@ REFUSED: dict[str, tuple[Edits, tuple[str, ...]]] = {
         {CONFIG: {"added_tokens_decoder": decoder(token("[NEW]", 104))}},
         (CONFIG, "added_tokens_decoder", "[NEW]"),
     ),
+    "an id of many digits": (
+        {CONFIG: {"added_tokens_decoder": {"1" * 5_000: token("[NEW]", 104)}}},
+        (CONFIG, "added_tokens_decoder", "from id to token"),
+    ),
     "other flags in added_tokens_decoder": (
         {CONFIG: {"added_tokens_decoder": decoder(token("[MASK]", 4, lstrip=True))}},
         (CONFIG, "added_tokens_decoder", "[MASK]", '"lstrip": true'),
@@ -197,6 +201,12 @@ REFUSED: dict[str, tuple[Edits, tuple[str, ...]]] = {
         {"sentence_bert_config.json": {"do_lower_case": True}, FILE: {"normalizer": "x"}},
         (FILE, "cannot read it"),
     ),
+    "an unknown model": ({FILE: {"model.type": "Tiktoken"}}, (FILE, "model: ", "cannot read it", '"type": "Tiktoken"')),
+    "an unknown step": (
+        {FILE: {"normalizer": {"type": "Sequence", "normalizers": [NFC, {"type": "Shout", "loud": True}]}}},
+        (FILE, "normalizer.normalizers[1]: ", "cannot read it", '{"type": "Shout", "loud": true}'),
+    ),
+    "a decoder without its kind": ({FILE: {"decoder": {"kind": 1}}}, (FILE, "decoder: ", '{"kind": 1}')),
     "an empty vocabulary": ({FILE: {"model.vocab": {}}}, (FILE, "outside the vocabulary", "[UNK]")),
 }
 

@@ -422,12 +422,30 @@ def test_a_pickle_never_runs(
     assert not marker.exists()
 
 
-def test_a_pickle_that_asks_for_code_is_refused_by_what_it_asks_for(tiny_models: Path, tmp_path: Path) -> None:
+def as_it_is(evil: Evil, path: Path, protocol: int) -> None:
+    path.write_bytes(pickle.dumps({"a": evil}, protocol=protocol))
+
+
+def older_format(evil: Evil, path: Path, protocol: int) -> None:
+    state = {"a": torch.ones(1), "b": evil}
+    torch.save(state, path, pickle_protocol=protocol, _use_new_zipfile_serialization=False)
+
+
+def newer_format(evil: Evil, path: Path, protocol: int) -> None:
+    torch.save({"a": torch.ones(1), "b": evil}, path, pickle_protocol=protocol)
+
+
+@pytest.mark.parametrize("save", [as_it_is, older_format, newer_format])
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_pickle_that_asks_for_code_is_refused_by_what_it_asks_for(
+    tiny_models: Path, tmp_path: Path, save: Callable[[Evil, Path, int], None], protocol: int
+) -> None:
     folder = bare(tiny_models / "bert_mean", tmp_path / "model")
-    torch.save({"a": Evil(tmp_path / "pwned")}, folder / PICKLE)
+    save(Evil(tmp_path / "pwned"), folder / PICKLE, protocol)
     assert faults_of(folder) == (
         f"{PICKLE}: refused: the pickle asks for posix.system; nothing but tensors is taken, and nothing was run",
     )
+    assert not (tmp_path / "pwned").exists()
 
 
 def repeated(published: Tensors) -> Tensors:

@@ -159,7 +159,9 @@ async def test_half_a_surrogate_is_the_replacement_character(client: httpx2.Asyn
         ({"top_n": 0}, "top_n"),
         ({"top_n": -1}, "top_n"),
         ({"top_n": "2"}, "top_n"),
-        ({"rank_fields": ["title"]}, "rank_fields"),
+        ({"rank_fields": ["title"]}, "rank_fields[0]"),
+        ({"rank_fields": "text"}, "rank_fields"),
+        ({"max_chunks_per_doc": "x"}, "max_chunks_per_doc"),
         ({"return_document": True}, "return_document"),
         ({"model": "other"}, "model"),
     ],
@@ -167,6 +169,24 @@ async def test_half_a_surrogate_is_the_replacement_character(client: httpx2.Asyn
 async def test_bad_requests_name_their_field(client: httpx2.AsyncClient, changes: dict[str, Any], param: str) -> None:
     answer = await client.post(ROUTE, json={"query": "cat", "documents": ["a", "b"]} | changes)
     check_error(answer, 404 if param == "model" else 400, param=param)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"rank_fields": ["title"]},
+            'rank_fields[0]: "text", the only field that is ranked, is expected, got another string',
+        ),
+        ({"rank_fields": 1}, 'rank_fields: a list of "text", the only field that is ranked, is expected, got 1'),
+        ({"max_chunks_per_doc": "x"}, "max_chunks_per_doc: an integer is expected, got a string"),
+    ],
+)
+async def test_fields_of_other_clients_are_told_as_what_they_are(
+    client: httpx2.AsyncClient, changes: dict[str, Any], message: str
+) -> None:
+    answer = await client.post(ROUTE, json={"query": "cat", "documents": ["a"]} | changes)
+    assert message in check_error(answer, 400)
 
 
 async def test_limits_name_what_is_too_much(open_client: OpenClient) -> None:

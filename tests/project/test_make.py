@@ -81,6 +81,14 @@ def test_a_new_environment_gets_the_runtime_that_is_asked_for(folder: Path) -> N
     assert installs(make(folder, "gpu-check", "RUNTIME=gpu")) == ["gpu"]
 
 
+def test_the_development_environment_can_be_had_alone(folder: Path) -> None:
+    lines = make(folder, "install")
+    assert installs(lines) == ["cpu"]
+    assert any("torch" in line for line in lines if "--editable" in line)
+    assert [line for line in lines if not line.startswith("pip ")] == []
+    assert (folder / ".venv-dev" / "installed-cpu").exists()
+
+
 def test_another_requirement_is_installed_again(folder: Path) -> None:
     make(folder, "serve", "RUNTIME=gpu")
     os.utime(folder / "pyproject.toml", (2e9, 2e9))

@@ -369,6 +369,11 @@ async def test_a_bundle_is_loaded_as_it_is(served: Served, repository: Path) -> 
     refused: list[tuple[Any, str]] = [
         ({"parameters": {"config": "{}"}}, "parameters.config"),
         ({"parameters": {"file:1/model.onnx": "AAAA"}}, "parameters.file"),
+        (
+            {"parameters": {"unload_dependents": False, "unknown": 1, "config": "{}"}},
+            "parameters.config, parameters.unknown",
+        ),
+        ({"parameters": {"un known": 1}}, "parameters"),
         ({"parameters": 5}, "parameters"),
         ([], "body"),
     ]

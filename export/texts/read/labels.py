@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from export.checkpoint import is_index
 from export.texts.read.source import SourceDirectory
 from service.manifest import HeadSpec
 
@@ -50,7 +51,7 @@ def _read_names(source: SourceDirectory, file: str, config: Mapping[str, Any], n
             source.refuse(file, "num_labels", count, f"a whole number from 1 to {_MAX_LABELS} is needed")
             count = num_logits
         return tuple(f"LABEL_{index}" for index in range(count))
-    by_index = {int(key): name for key, name in names.items() if key.isdecimal()} if isinstance(names, dict) else {}
+    by_index = {int(key): name for key, name in names.items() if is_index(key)} if isinstance(names, dict) else {}
     is_whole = isinstance(names, dict) and len(by_index) == len(names) and sorted(by_index) == list(range(len(names)))
     if not by_index or not is_whole or not all(isinstance(name, str) for name in by_index.values()):
         source.refuse(file, "id2label", names, "an object with a text for every index from 0 on is needed")

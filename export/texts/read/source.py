@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import stat
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,6 +22,17 @@ from service.bundle import sha256_file
 _STUB_BYTES = 64
 _MAX_SHOWN_CHARS = 80
 _MAX_LISTED = 20
+# Of what is read whole: vocabularies of a million tokens, settings of thousands of labels.
+_MAX_BYTES = 64 * 2**20
+_MAX_CONFIG_BYTES = 4 * 2**20
+_CONFIGS = ("config.json", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+_KINDS: Mapping[Callable[[int], bool], str] = {
+    stat.S_ISDIR: "a folder",
+    stat.S_ISFIFO: "a pipe",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+}
 # Escapes that are whole characters are passed over, a half of a surrogate pair is found.
 _ESCAPES = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
@@ -47,11 +61,8 @@ class SourceDirectory:
         self.faults.append(f"{file}: {key}: {expected}, got {_shorten(value)}")
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file, or a link that should lead to one."""
-        try:
-            return (self.path / name).is_file() or (self.path / name).is_symlink()
-        except (OSError, ValueError):  # what `find` tells
-            return False
+        """Whether there is anything of this name: what it is, `find` tells."""
+        return os.path.lexists(self.path / name)
 
     def find(self, name: str, *, is_required: bool = True, what: str = "the file") -> Path | None:
         """Where a file lies; None when it is absent, which is a fault when it is required, or only stands for one.
@@ -69,10 +80,8 @@ class SourceDirectory:
                 if is_stub:
                     self.faults.append(f"{shorten(name)}: a Git LFS pointer, not {what}: run `git lfs pull`")
                 return None if is_stub else path
-            if path.is_symlink():
-                self.faults.append(
-                    f"{shorten(name)}: a link to {path.readlink()}, which is not there: the copy is not whole"
-                )
+            if os.path.lexists(path):
+                self.faults.append(f"{shorten(name)}: {_describe_other(path)}")
             elif is_required:
                 self.faults.append(f"{shorten(name)}: missing; {_describe_folder(path.parent)}")
         except (OSError, ValueError) as error:  # a name too long, or with a zero byte
@@ -80,11 +89,15 @@ class SourceDirectory:
         return None
 
     def read(self, name: str, *, is_required: bool = True) -> bytes | None:
-        """The bytes of a file; None when it is absent or only a pointer, which is a fault when it is required."""
+        """The bytes of a file; None when it is absent, which is a fault when it is required, or no file of its kind."""
         path = self.find(name, is_required=is_required)
         if path is None:
             return None
+        limit = _MAX_CONFIG_BYTES if PurePosixPath(name).name in _CONFIGS else _MAX_BYTES
         try:
+            if (size := path.stat().st_size) > limit:
+                self.faults.append(f"{shorten(name)}: {limit} bytes allowed, got {size}")
+                return None
             content = path.read_bytes()
         except OSError as error:
             self.faults.append(f"{name}: cannot be read: {error.strerror}")
@@ -139,6 +152,19 @@ class SourceDirectory:
             self.faults.append(f"{name}: a JSON object is needed, got {_shorten(value)}")
             self._json[name] = None
         return {}
+
+
+def _describe_other(path: Path) -> str:
+    """What is there and is no plain file. Raises OSError."""
+    what = f"a link to {path.readlink()}, which is " if path.is_symlink() else ""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return f"{what}not there: the copy is not whole"
+    except OSError as error:
+        return f"{what}no file: {error.strerror}"
+    kind = next((word for is_kind, word in _KINDS.items() if is_kind(mode)), "no plain file")
+    return f"{what}{kind}: a plain file is needed"
 
 
 def _describe_folder(folder: Path) -> str:

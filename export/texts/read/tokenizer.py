@@ -22,6 +22,7 @@ from export.texts.read.transformer import TOKENIZER_ARGUMENTS, settings_file, to
 from export.texts.tokenizing.agreement import TokenizerJson, compare_parts, compare_tokens, state
 from export.texts.tokenizing.algorithm import check_model
 from export.texts.tokenizing.build import build
+from export.texts.tokenizing.readable import find_unknown
 from export.texts.tokenizing.settings import INPUTS, TokenizerSettings, read_settings
 from export.texts.tokenizing.special import own_token
 from export.texts.tokenizing.token_types import without_types
@@ -180,7 +181,10 @@ def _load(source: SourceDirectory, name: str, content: bytes) -> Tokenizer | Non
     try:
         tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the tokenizers library raises plain Exception
-        source.faults.append(f"{name}: the tokenizers library cannot read it: {error}")
+        if (unknown := find_unknown(json.loads(content))) is None:
+            source.faults.append(f"{name}: the tokenizers library cannot read it: {error}")
+        else:
+            source.refuse(name, *unknown, "the tokenizers library cannot read it: another is needed")
         return None
     return tokenizer if _is_whole(source, name, tokenizer) else None
 

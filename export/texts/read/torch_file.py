@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickletools
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
 from pickle import UnpicklingError
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +26,11 @@ _DTYPES = {
 # As torch words what a pickle may not ask for.
 _ASKED = re.compile(r"(?:GLOBAL|class|function) ([\w.]+)")
 _MAX_SHOWN_CHARS = 200
+# The older format has several, one after the other.
+_MAX_PICKLES = 8
+# The newer one is an archive with one.
+_PICKLE = "data.pkl"
+_OF_TENSORS = ("torch.", "collections.OrderedDict")
 
 
 def open_torch_file(path: Path, name: str) -> tuple[Mapping[str, StoredTensor], Callable[[str], Bytes]]:
@@ -49,15 +56,60 @@ def _load(path: Path, name: str) -> Any:
             # Only the newer of torch's two formats can be mapped.
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # whatever a broken file makes torch raise
-        raise ExportError(f"{name}: {_describe(error)}") from None
+        raise ExportError(f"{name}: {_describe(error, path)}") from None
 
 
-def _describe(error: Exception) -> str:
-    if isinstance(error, UnpicklingError) and (asked := _ASKED.search(str(error))) is not None:
-        return f"refused: the pickle asks for {asked[1]}; nothing but tensors is taken, and nothing was run"
+def _describe(error: Exception, path: Path) -> str:
+    if isinstance(error, UnpicklingError):
+        told = _ASKED.search(str(error))
+        if asked := told[1] if told else _find_asked(path):
+            return f"refused: the pickle asks for {asked}; nothing but tensors is taken, and nothing was run"
     # What torch says of pickles is how to run them.
     why = "" if isinstance(error, UnpicklingError) else f": {str(error).partition('. ')[0]}"
     return f"not PyTorch weights, or not whole ({type(error).__name__}{why[:_MAX_SHOWN_CHARS]})"
+
+
+def _find_asked(path: Path) -> str | None:
+    """The first name that a pickle of a protocol which torch does not read asks for, beside those of tensors.
+
+    Its instructions are read as text: none is followed.
+    """
+    try:
+        with _open_pickle(path) as file:
+            names = (name for _ in range(_MAX_PICKLES) for name in _names(file))
+            return next((name for name in names if not name.startswith(_OF_TENSORS)), None)
+    except Exception:  # whatever a broken file makes zipfile or pickletools raise
+        return None
+
+
+@contextmanager
+def _open_pickle(path: Path) -> Iterator[IO[bytes]]:
+    """The file itself, or, in the newer format, the pickle in it."""
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            yield file
+        return
+    with zipfile.ZipFile(path) as archive:
+        name = next(name for name in archive.namelist() if PurePosixPath(name).name == _PICKLE)
+        with archive.open(name) as file:
+            yield file
+
+
+def _names(file: IO[bytes]) -> Iterator[str]:
+    """What one pickle asks for by name, in order."""
+    texts: list[str] = []
+    memo: list[str] = []
+    for instruction, argument, _ in pickletools.genops(file):
+        if instruction.name in ("GLOBAL", "INST"):
+            yield str(argument).replace(" ", ".")
+        elif instruction.name == "STACK_GLOBAL":
+            yield ".".join(texts[-2:])
+        elif instruction.name == "MEMOIZE":
+            memo.append(texts[-1] if texts else "")
+        elif instruction.name in ("BINGET", "LONG_BINGET") and int(argument or 0) < len(memo):
+            texts.append(memo[int(argument or 0)])
+        elif isinstance(argument, str):
+            texts.append(argument)
 
 
 def _dtype(tensor: Tensor) -> str:

@@ -137,12 +137,13 @@ def write_ready(
             proof = ReadyProof(Bundle(work, draft), subject, reference, request.progress)
             with _explained(ready, plan):
                 manifest, proved = proof.prove(plan.ways)
-        manifest = write_proof(work, manifest, proved)
-    told += (f"{name}: not compared with PyTorch: {why}",) if why else ()
-    if reference is None and plan.claimed is not None:
-        told += (f"{name}: {plan.chosen.pooled} is taken for what {plan.claimed.told} gives: not compared",)
-    warnings = (*location.warnings, *ready.file.warnings, *ready.about.tokenizer.changes, *plan.warnings, *told)
-    return Exported(target.path, manifest, proved.report, warnings)
+        if why:
+            told += (f"{name}: not compared with PyTorch: {why}",)
+        if reference is None and plan.claimed is not None:
+            told += (f"{name}: {plan.chosen.pooled} is taken for what {plan.claimed.told} gives: not compared",)
+        warnings = (*location.warnings, *ready.file.warnings, *ready.about.tokenizer.changes, *plan.warnings, *told)
+        manifest = write_proof(work, manifest, proved, warnings)
+    return Exported(target.path, manifest, proved.report)
 
 
 def _read(path: Path, name: str, target: Target, request: ProofRequest, task: Task | None) -> Ready:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenizers import AddedToken
 
+from export.checkpoint import is_index
 from export.texts.read.source import SourceDirectory
 from export.texts.tokenizing.classes import CONFIG, TokenizerClass, choose_class
 from export.texts.tokenizing.special import (
@@ -169,7 +170,7 @@ def _read_listed(source: SourceDirectory, file: str, config: Mapping[str, Any]) 
     listed = {}
     for index, entry in entries.items() if isinstance(entries, dict) else ():
         token = read_token(entry) if isinstance(entry, dict) else None
-        if token is None or not index.isdecimal():
+        if token is None or not is_index(index):
             break
         listed[int(index)] = ListedToken(token, file, key)
     if not isinstance(entries, dict) or len(listed) != len(entries):
