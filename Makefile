@@ -36,7 +36,7 @@ serve: $(call installed,.venv) ## Serve all-MiniLM-L6-v2 on http://127.0.0.1:800
 install: $(call installed,.venv-dev) ## Install the development environment, PyTorch included, into .venv-dev: its qkv proves any model
 
 test: $(call installed,.venv-dev) ## Run the tests
-	@$(DEV)/python -m pytest $(or $(ARGS),-m "not alone" --numprocesses 3 --dist loadfile)
+	@$(DEV)/python -m pytest $(or $(ARGS),-m "not alone" --numprocesses 3 --dist loadfile --no-loadscope-reorder)
 	@$(if $(ARGS),,$(DEV)/python -m pytest -m alone)
 
 check: $(call installed,.venv-dev) ## Check format, lint, types and import contracts

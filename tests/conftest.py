@@ -22,6 +22,12 @@ settings.load_profile("untimed")
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: several processes then end at about the same time."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of small random models, one folder each, as `fixtures/mkfix.py` writes them."""

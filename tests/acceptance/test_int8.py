@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from tests.fixtures.live import LiveServer, serving
 from tests.fixtures.stsb import read_pairs, spearman
 
+pytestmark = pytest.mark.slow
+
 LEAST_SPEARMAN = 81.7
 LEAST_COSINE = 0.997
 NUM_PAIRS = 32

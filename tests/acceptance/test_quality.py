@@ -9,6 +9,8 @@ import pytest
 from tests.fixtures.live import LiveServer
 from tests.fixtures.stsb import PUBLISHED, TOLERANCE, Pair, read_pairs, spearman
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pairs(shared_data: Path) -> list[Pair]:

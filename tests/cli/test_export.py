@@ -112,7 +112,7 @@ def test_export_of_a_directory_whose_name_is_not_utf_8_needs_another_name(
     assert done.returncode == 0, done.stderr
     copied = shutil.copytree(tmp_path / "out", odd / "out")
     for locale in ("C", "C.UTF-8"):
-        done = qkv("models", str(copied), LC_ALL=locale)
+        done = qkv("models", str(copied), LC_ALL=locale, COLUMNS="400")  # no path is wrapped
         assert done.returncode == 0, done.stderr
         assert "\\udcff" in done.stdout
 

@@ -15,6 +15,8 @@ from safetensors.torch import save_file
 from service.bundle import read_manifest
 from tests.fixtures.command import ROOT, Run
 
+pytestmark = pytest.mark.slow
+
 OWN = ROOT / "tests" / "fixtures" / "own_modules.py"
 
 

@@ -22,6 +22,8 @@ from service.settings import Settings
 from tests.traced.conftest import Export
 from tests.traced.models import RELATIVE, SHAPE, louder, write
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ("hello world", "a cat is on the river bank", "", "Héllo [SEP] 中国, 42!", "dog " * 100)
 FAMILIES = ["deberta-v2", "t5", "mobilebert"]
 

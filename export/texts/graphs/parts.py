@@ -8,11 +8,14 @@ from __future__ import annotations
 from export.texts.graphs.quantised import is_quantised, quantised_linear
 from export.texts.graphs.scope import Scope
 
+# No value of an activation is below it.
+_LEAST_ACTIVATION = {"relu": 0.0, "gelu": -0.17005, "gelu_tanh": -0.17005, "silu": -0.27847}
 
-def linear(scope: Scope, rows: str, name: str, *, scale: float = 1.0) -> str:
-    """rows `[batch · seq, in]` -> `[batch · seq, out]`. scale: of the result."""
+
+def linear(scope: Scope, rows: str, name: str, *, scale: float = 1.0, least: float | None = None) -> str:
+    """rows `[batch · seq, in]` -> `[batch · seq, out]`. scale: of the result. least: no value of the rows is below."""
     if scope.kind.is_int8 and is_quantised(f"{name}.weight"):
-        return quantised_linear(scope, rows, name, scale=scale)
+        return quantised_linear(scope, rows, name, scale=scale, least=least)
     return scope.graph.node("Gemm", [rows, *scope.weights(name)], name, transB=1, alpha=scale, beta=scale)
 
 
@@ -26,7 +29,8 @@ def feed_forward(scope: Scope, rows: str, name: str) -> str:
     """Widen, activate, narrow."""
     wide = linear(scope, rows, f"{name}.up")
     if not scope.config.is_ffn_gated:
-        return linear(scope, activation(scope, wide, f"{name}.activation"), f"{name}.down")
+        activated = activation(scope, wide, f"{name}.activation")
+        return linear(scope, activated, f"{name}.down", least=_LEAST_ACTIVATION[scope.config.activation])
     gate = activation(scope, linear(scope, rows, f"{name}.gate"), f"{name}.activation")
     return linear(scope, scope.graph.node("Mul", [gate, wide], f"{name}.gated"), f"{name}.down")
 

@@ -5,7 +5,7 @@ which is what dynamic quantisation usually means, changes an answer with its nei
 and exact; only rounding to them loses anything. Needs no calibration data.
 
 `rows / steps` is rounded to -127…127 and stored from 1 to 255, for the products of unsigned by signed numbers are the
-fastest on x86.
+fastest on x86. What comes out of an activation is hardly below zero: it is rounded to -32…223, in finer steps.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from models.families.parameters import parameter_of
 INT8, STEPS = ".int8", ".steps"
 LEVELS = 127
 _MIDDLE = 128
+# Where zero lies when next to nothing is below it, and the steps that are left above.
+_LOW = 32
+_ABOVE = 255 - _LOW
 # Of a row of zeros, whose step may be anything but 0.
 _LEAST = 1e-30
 _QUANTISED = re.compile(r"layers\.\d+\.(attention\.(query|key|value|output)|ffn\.\w+)\.weight")
@@ -32,14 +35,18 @@ def is_quantised(parameter: str) -> bool:
     return _QUANTISED.fullmatch(parameter) is not None
 
 
-def quantised_linear(scope: Scope, rows: str, name: str, *, scale: float = 1.0) -> str:
-    """rows `[batch · seq, in]` -> `[batch · seq, out]`, float32 both. scale: of the result."""
+def quantised_linear(scope: Scope, rows: str, name: str, *, scale: float = 1.0, least: float | None = None) -> str:
+    """rows `[batch · seq, in]` -> `[batch · seq, out]`, float32 both.
+
+    scale: of the result. least: no value of the rows is below it; None = they are about as far below zero as above.
+    """
     graph = scope.graph
-    whole, steps = _quantise(scope, rows)
+    whole, steps = _quantise(scope, rows) if least is None else _quantise_above(scope, rows, least)
+    zero = _MIDDLE if least is None else _LOW
     parameter = parameter_of(scope.config, f"{name}.weight")
     weights = [graph.weight(parameter + part) for part in (INT8, STEPS)]
-    one, middle = graph.floats("one", 1.0), graph.constant("int8.middle", np.array(_MIDDLE, dtype=np.uint8))
-    inputs = [whole, weights[0], one, weights[1], middle, ""]
+    one, zeros = graph.floats("one", 1.0), graph.constant(f"int8.zero.{zero}", np.array(zero, dtype=np.uint8))
+    inputs = [whole, weights[0], one, weights[1], zeros, ""]
     product = graph.contrib("MatMulIntegerToFloat", inputs, f"{name}.product")
     factor = graph.floats(f"{name}.scale", scale) if scale != 1.0 else None
     if factor is not None:
@@ -68,16 +75,32 @@ def _quantise(scope: Scope, rows: str) -> tuple[str, str]:
     )
     largest = graph.node("Max", [largest, smallest, graph.floats("int8.least", _LEAST)], f"{rows}.range")
     graph.node("Mul", [largest, graph.floats("int8.level", 1 / LEVELS)], steps)
+    return _round(scope, rows, whole, steps, _MIDDLE), steps
+
+
+def _quantise_above(scope: Scope, rows: str, least: float) -> tuple[str, str]:
+    """As `_quantise`, of rows with no value below `least`: one pass through them less."""
+    graph, whole, steps = scope.graph, f"{rows}.whole", f"{rows}.steps"
+    largest = graph.node("ReduceMax", [rows, graph.ints("axis_1", 1)], f"{rows}.largest", keepdims=1)
+    above = graph.node("Mul", [largest, graph.floats("int8.above", 1 / _ABOVE)], f"{rows}.above")
+    graph.node("Max", [above, graph.floats("int8.below", max(-least / _LOW, _LEAST))], steps)
+    return _round(scope, rows, whole, steps, _LOW), steps
+
+
+def _round(scope: Scope, rows: str, whole: str, steps: str, zero: int) -> str:
+    """Append the rows as whole numbers of steps above zero, which is a number of its own."""
+    graph = scope.graph
     column = graph.node("Reshape", [steps, graph.ints("one_axis_all", -1)], f"{rows}.steps.column")
-    graph.node("QuantizeLinear", [rows, column, _middles(scope)], whole, axis=0)
-    return whole, steps
+    return graph.node("QuantizeLinear", [rows, column, _zeros(scope, zero)], whole, axis=0)
 
 
-def _middles(scope: Scope) -> str:
+def _zeros(scope: Scope, zero: int) -> str:
     """The zero point of every row, `[batch · seq]` uint8."""
-    graph, name = scope.graph, "int8.middles"
+    graph, name = scope.graph, f"int8.zeros.{zero}"
     if graph.has(name):
         return name
-    count = graph.node("Shape", [scope.rows], "int8.num_rows", start=0, end=1)
-    middle = helper.make_tensor("int8.middle", TensorProto.UINT8, [1], [_MIDDLE])
-    return graph.node("ConstantOfShape", [count], name, value=middle)
+    count = "int8.num_rows"
+    if not graph.has(count):
+        graph.node("Shape", [scope.rows], count, start=0, end=1)
+    value = helper.make_tensor(name, TensorProto.UINT8, [1], [zero])
+    return graph.node("ConstantOfShape", [count], name, value=value)
