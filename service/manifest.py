@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMA_VERSION: Literal[4] = 4
 MANIFEST = "manifest.json"
@@ -75,7 +75,7 @@ class TensorSpec(_Frozen):
     """One input or output of a graph. axes: words are symbolic, numbers are fixed; the first is `batch`.
 
     layer, layout: of attention weights. below: ids of this input are 0 to below - 1; None = any. of: the axis whose
-    positions an index names. range: the least and the most that features or ids may be; None = any, and is not written.
+    positions an index names. range: the least and the most that features or ids may be; None = any.
     """
 
     name: str
@@ -87,13 +87,6 @@ class TensorSpec(_Frozen):
     below: int | None = None
     of: str = ""
     range: tuple[float, float] | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = write(self)
-        if written["range"] is None:
-            del written["range"]
-        return written
 
     def fill(self, pad_token_id: int) -> float:
         """What padding holds: an id, no position, or a number that features may be, 0 where it may."""
@@ -229,7 +222,7 @@ class _Manifest(_Frozen):
 
     files: SHA-256 of every other file of the bundle, by relative path.
     source: SHA-256 of every file it was built from.
-    warnings: what a user should know of it, told when it was made; none are not written.
+    warnings: what a user should know of it, told when it was made.
     manifest_sha256: of this manifest's canonical form without this field.
     """
 
@@ -244,13 +237,6 @@ class _Manifest(_Frozen):
     files: dict[str, str]
     warnings: tuple[str, ...] = ()
     manifest_sha256: str = ""
-
-    @model_serializer(mode="wrap")
-    def _without_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = write(self)
-        if not self.warnings:
-            del written["warnings"]
-        return written
 
     def graph(self, role: Role) -> GraphSpec:
         """The graph of that role. Raises KeyError when the bundle has none."""

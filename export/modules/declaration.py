@@ -5,7 +5,6 @@ The form is that of `models.signature`; it comes from a method `signature()` or 
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 from export.errors import ExportError
 from export.modules.signature import DEFAULT_MAX_SIZE, Signature, heads_of
 from export.modules.tables import DTYPES, FLOATS, LAYOUT_KEYS, InputTable, OutputTable, RowsTable, Table
+from export.modules.words import describe, either, nearest, told
 from service.manifest import DENSE, LayoutSpec, TensorSpec
 
 _BATCH = "batch"
@@ -69,7 +69,7 @@ class _Reader:
         self.faults: list[str] = []
 
     def read(self, raw: Mapping[str, Any]) -> Signature:
-        self.faults += [f"{name}: no such table{_nearest(name, _TABLES)}" for name in raw if name not in _TABLES]
+        self.faults += [f"{name}: no such table{nearest(name, _TABLES)}" for name in raw if name not in _TABLES]
         inputs, outputs = self._tables(raw, "inputs", InputTable), self._tables(raw, "outputs", OutputTable)
         axes = self._axes_of_inputs(inputs)
         specs = tuple(self._input(name, table, inputs) for name, table in inputs.items())
@@ -98,22 +98,22 @@ class _Reader:
 
     def _table(self, where: str, raw: Any, kind: type[_T]) -> _T | None:
         if not isinstance(raw, dict):
-            self.faults.append(f"{where}: a table is needed, got {_told(raw)}")
+            self.faults.append(f"{where}: a table is needed, got {told(raw)}")
             return None
         try:
             return kind.model_validate_json(orjson.dumps(raw))
         except ValidationError as error:
-            self.faults += [_describe(where, fault, tuple(kind.model_fields)) for fault in error.errors()]
+            self.faults += [describe(where, fault, tuple(kind.model_fields)) for fault in error.errors()]
             return None
 
     def _check_axes(self, where: str, axes: tuple[str | int, ...]) -> None:
         if not axes or axes[0] != _BATCH:
-            self.faults.append(f"{where}: the first axis is `batch`, got {_told(list(axes))}")
+            self.faults.append(f"{where}: the first axis is `batch`, got {told(list(axes))}")
         for axis in axes[1:]:
             if axis == _BATCH:
-                self.faults.append(f"{where}: `batch` is the first axis only, got {_told(list(axes))}")
+                self.faults.append(f"{where}: `batch` is the first axis only, got {told(list(axes))}")
             elif isinstance(axis, str) and not _WORD.fullmatch(axis):
-                self.faults.append(f"{where}: a word or a number is needed, got {_told(axis)}")
+                self.faults.append(f"{where}: a word or a number is needed, got {told(axis)}")
             elif isinstance(axis, int) and axis < 1:
                 self.faults.append(f"{where}: a size of at least 1 is needed, got {axis}")
 
@@ -126,12 +126,12 @@ class _Reader:
         where, meaning = f"inputs.{name}", table.meaning
         if table.dtype not in DTYPES[meaning]:
             hint = _LENGTHS_HINT if meaning == "features" and table.dtype.startswith("int") else ""
-            needed = _either(DTYPES[meaning])
+            needed = either(DTYPES[meaning])
             self.faults.append(f"{where}.dtype: {meaning}: {needed} needed, got {table.dtype!r}{hint}")
         if meaning == "token_ids" and table.below is None:
             self.faults.append(f"{where}.below: token_ids: the number of ids is needed")
         if table.range is not None and table.range[0] >= table.range[1]:
-            self.faults.append(f"{where}.range: the least and the most are needed, got {_told(table.range)}")
+            self.faults.append(f"{where}.range: the least and the most are needed, got {told(table.range)}")
         for key in ("below", "of", "range"):
             owners = {"below": ("token_ids",), "of": ("index",), "range": ("features", "token_ids")}[key]
             if getattr(table, key) and meaning not in owners:
@@ -140,7 +140,7 @@ class _Reader:
         self._check_ids(where, table)
         if meaning == "mask" and not _is_mask(table.axes):
             self.faults.append(
-                f"{where}.axes: a mask is [batch, keys] or [batch, queries, keys], got {_told(list(table.axes))}"
+                f"{where}.axes: a mask is [batch, keys] or [batch, queries, keys], got {told(list(table.axes))}"
             )
         of = self._index_axis(where, table, inputs) if meaning == "index" else ""
         return TensorSpec(
@@ -160,12 +160,12 @@ class _Reader:
         least, most = table.range
         if not (least.is_integer() and most.is_integer() and least >= 0 and most < table.below):
             needed = f"whole numbers from 0 to {table.below - 1}"
-            self.faults.append(f"{where}.range: {needed} are needed, got {_told(table.range)}")
+            self.faults.append(f"{where}.range: {needed} are needed, got {told(table.range)}")
 
     def _index_axis(self, where: str, table: InputTable, inputs: Mapping[str, InputTable]) -> str:
         """The axis that an index is of; the only other one where it is not said."""
         if not (len(table.axes) == 2 and isinstance(table.axes[1], str)):
-            self.faults.append(f"{where}.axes: an index is [batch, a word], got {_told(list(table.axes))}")
+            self.faults.append(f"{where}.axes: an index is [batch, a word], got {told(list(table.axes))}")
         others = self._axes_of_inputs({k: v for k, v in inputs.items() if v.meaning != "index"})
         if table.of in others:
             return table.of
@@ -226,16 +226,16 @@ class _Reader:
         if not has_right_axes or (len(axes) == 4 and not isinstance(axes[1], int)):
             self.faults.append(
                 f"{where}.axes: attention is [batch, queries, keys] or [batch, heads, queries, keys] with a number of "
-                f"heads, got {_told(list(axes))}"
+                f"heads, got {told(list(axes))}"
             )
         if table.dtype not in FLOATS:
-            self.faults.append(f"{where}.dtype: attention: {_either(FLOATS)} needed, got {table.dtype!r}")
+            self.faults.append(f"{where}.dtype: attention: {either(FLOATS)} needed, got {table.dtype!r}")
         if has_right_axes and table.layout in _COUNTED:
             self._check_columns(where, table)
         if has_right_axes and table.layout == "block" and table.block is not None and axes[-1] != table.block:
-            self.faults.append(f"{where}.axes: layout block: the last axis is {table.block}, got {_told(axes[-1])}")
+            self.faults.append(f"{where}.axes: layout block: the last axis is {table.block}, got {told(axes[-1])}")
         if has_right_axes and table.layout == "band" and not isinstance(axes[-1], int):
-            self.faults.append(f"{where}.axes: layout band: the last axis is a number, got {_told(axes[-1])}")
+            self.faults.append(f"{where}.axes: layout band: the last axis is a number, got {told(axes[-1])}")
 
     def _check_columns(self, where: str, table: OutputTable) -> None:
         """The columns of strides and summaries follow from the number of queries: a word, or a number as that is."""
@@ -248,7 +248,7 @@ class _Reader:
         step, each = (table.stride, 1) if is_strided else (table.block, table.tail)
         if step and each and columns != (needed := -(-queries // step) * each):
             self.faults.append(
-                f"{where}.axes: layout {table.layout}: {queries} queries have {needed} columns, got {_told(columns)}"
+                f"{where}.axes: layout {table.layout}: {queries} queries have {needed} columns, got {told(columns)}"
             )
 
     def _check_attention(self, outputs: tuple[TensorSpec, ...]) -> None:
@@ -271,13 +271,13 @@ class _Reader:
 
     def _max_sizes(self, raw: Any, axes: tuple[str, ...]) -> dict[str, int]:
         if not isinstance(raw, dict):
-            self.faults.append(f"max_sizes: a table is needed, got {_told(raw)}")
+            self.faults.append(f"max_sizes: a table is needed, got {told(raw)}")
             return dict.fromkeys(axes, DEFAULT_MAX_SIZE)
         for axis, size in raw.items():
             if axis not in axes:
-                self.faults.append(f"max_sizes.{axis}: no axis of an input{_nearest(axis, axes)}")
+                self.faults.append(f"max_sizes.{axis}: no axis of an input{nearest(axis, axes)}")
             elif type(size) is not int or size < 2:
-                self.faults.append(f"max_sizes.{axis}: a size of at least 2 is needed, got {_told(size)}")
+                self.faults.append(f"max_sizes.{axis}: a size of at least 2 is needed, got {told(size)}")
         return {axis: raw[axis] if type(raw.get(axis)) is int else DEFAULT_MAX_SIZE for axis in axes}
 
 
@@ -296,33 +296,3 @@ def _shared_layers(weights: Sequence[TensorSpec]) -> Iterator[str]:
 
 def _is_mask(axes: tuple[str | int, ...]) -> bool:
     return len(axes) in (2, 3) and all(isinstance(axis, str) for axis in axes)
-
-
-def _describe(where: str, fault: Any, known: tuple[str, ...]) -> str:
-    key = str(fault["loc"][0]) if fault["loc"] else ""
-    place, got = f"{where}.{key}" if key else where, _told(fault["input"])
-    match fault["type"]:
-        case "extra_forbidden":
-            return f"{place}: no such key{_nearest(key, known)}"
-        case "missing":
-            return f"{place}: is needed"
-        case "literal_error":
-            return f"{place}: {fault['ctx']['expected']} needed, got {got}"
-        case _ if key == "axes":
-            return f"{place}: a list of words and numbers is needed, got {got}"
-        case _:
-            return f"{place}: {fault['msg'].removeprefix('Input should be ')} is needed, got {got}"
-
-
-def _nearest(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f": did you mean {near[0]}?" if near else f": {', '.join(known)} are known"
-
-
-def _either(words: tuple[str, ...]) -> str:
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-
-
-def _told(value: Any) -> str:
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= 60 else text[:57] + "…"

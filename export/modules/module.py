@@ -5,17 +5,13 @@ Whatever a user's own file does wrong is told in a line that names it.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +19,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from export.errors import ExportError
+from export.modules.code import error_line, find_class, importable
 from export.modules.declaration import read_declaration, read_toml
 from export.modules.signature import Signature
 from export.modules.state import is_stored, load_weights
@@ -32,9 +29,6 @@ from service.bundle import sha256_file
 from service.manifest import Precision, TensorSpec
 
 _SEED = 0
-# Names of packages of ours, which a user's own package may have too.
-_OWN = frozenset({"models", "export", "service", "qkv", "loadtest"})
-_MAX_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,7 @@ def open_module(origin: Origin, options: ModuleOptions) -> Iterator[Found]:
 
     Raises ExportError: no such preset, file, class; not a module; arguments, weights or a signature that do not fit.
     """
-    with _importable(origin):
+    with importable(origin):
         sha256: dict[str, str] = {}
         module, kwargs = build(origin, options.kwargs)
         if origin.is_file:
@@ -115,7 +109,7 @@ def _rebuilding(module: nn.Module, origin: Origin, options: ModuleOptions) -> Ca
         try:
             fresh.load_state_dict(state, strict=True)
         except RuntimeError as error:
-            raise ExportError(f"{kind.__name__}: does not take its own state_dict(): {_line(error)}") from None
+            raise ExportError(f"{kind.__name__}: does not take its own state_dict(): {error_line(error)}") from None
         return fresh
 
     return again
@@ -127,7 +121,7 @@ def fill_module(origin: Origin, kwargs: str, weights: Path, precision: Precision
 
     Raises ExportError where `open_module` does.
     """
-    with _importable(origin):
+    with importable(origin):
         module, _ = build(origin, kwargs)
         if precision == "float16" and all(parameter.dtype != torch.float16 for parameter in module.parameters()):
             module = module.half()
@@ -140,7 +134,7 @@ def build(origin: Origin, kwargs: str = "{}") -> tuple[nn.Module, str]:
     arguments = _read_kwargs(kwargs)
     if origin.kind == "preset":
         return _preset(origin.place, arguments), "{}"
-    return _construct(_find_class(origin), arguments, origin.attribute), json.dumps(arguments, sort_keys=True)
+    return _construct(find_class(origin), arguments, origin.attribute), json.dumps(arguments, sort_keys=True)
 
 
 def _construct(kind: type[nn.Module], arguments: Mapping[str, Any], name: str) -> nn.Module:
@@ -154,7 +148,7 @@ def _construct(kind: type[nn.Module], arguments: Mapping[str, Any], name: str) -
         raise
     except Exception as error:
         told = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        raise ExportError(f"{name}({told}): {_line(error)}; --kwargs gives other arguments") from None
+        raise ExportError(f"{name}({told}): {error_line(error)}; --kwargs gives other arguments") from None
 
 
 def _check_sizes(module: nn.Module, name: str) -> None:
@@ -182,7 +176,7 @@ def find_signature(module: nn.Module, file: Path | None) -> Signature:
     try:
         declaration = method()
     except Exception as error:
-        raise ExportError(f"{name}.signature(): {_line(error)}") from None
+        raise ExportError(f"{name}.signature(): {error_line(error)}") from None
     return read_declaration(declaration, f"{name}.signature()")
 
 
@@ -206,98 +200,6 @@ def _preset(name: str, arguments: Mapping[str, Any]) -> nn.Module:
         place = f"{preset.module.__module__}:{preset.module.__qualname__}"
         raise ExportError(f"--kwargs: preset:{name} has its own {dict(preset.kwargs)}; a subclass of {place} has yours")
     return build_preset(name)
-
-
-def _find_class(origin: Origin) -> type[nn.Module]:
-    module = _load_file(Path(origin.place)) if origin.is_file else _load_package(origin)
-    classes = [
-        name
-        for name, value in vars(module).items()
-        if inspect.isclass(value) and issubclass(value, nn.Module) and value.__module__ == module.__name__
-    ]
-    there = f"modules there: {', '.join(classes[:_MAX_LISTED]) or 'none'}"
-    if not origin.attribute:
-        raise ExportError(f"{origin.place}: name the class: {origin.place}:CLASS; {there}")
-    found = getattr(module, origin.attribute, None)
-    if found is None:
-        raise ExportError(f"{origin.place}: no {origin.attribute} in it; {there}")
-    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
-        raise ExportError(f"{origin.place}: {origin.attribute} is no class of torch.nn.Module; {there}")
-    return found
-
-
-def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise ExportError(f"{path}: no such file")
-    # Under its own name, as its pickles and dataclasses expect; unless that is taken by what it may import itself.
-    name = path.stem if path.stem not in sys.modules and path.stem not in sys.stdlib_module_names else f"_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise ExportError(f"{path}: cannot be imported: {_line(error)}{_own_hint(error)}") from None
-    return module
-
-
-def _own_hint(error: BaseException) -> str:
-    """What is wrong where a file looks for its own package and finds one of ours."""
-    name = str(error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    return f"; {name} is a package of qkv itself: yours needs another name" if name in _OWN else ""
-
-
-def _load_package(origin: Origin) -> ModuleType:
-    name = origin.place
-    if name.partition(".")[0] in _OWN:
-        file = Path(*name.split(".")).with_suffix(".py")
-        presets = [
-            f"preset:{preset.name}"
-            for preset in PRESETS.values()
-            if (preset.module.__module__, preset.module.__qualname__) == (name, origin.attribute)
-        ]
-        hint = f"qkv has it as {' and '.join(presets)}; " if presets else ""
-        raise ExportError(
-            f"{name}: {name.partition('.')[0]} is a package of qkv itself; {hint}"
-            f"a file of yours is named by its path: {file}:{origin.attribute}"
-        )
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ExportError(f"{name}: no module {error.name} here or installed") from None
-        raise ExportError(f"{name}: cannot be imported: {_line(error)}") from None
-    except (Exception, SystemExit) as error:
-        raise ExportError(f"{name}: cannot be imported: {_line(error)}") from None
-
-
-@contextmanager
-def _importable(origin: Origin) -> Iterator[None]:
-    """As Python does for a script: what lies beside the file, or in the working directory, can be imported."""
-    if origin.kind != "class":
-        yield
-        return
-    folder = str(Path(origin.place).resolve().parent if origin.is_file else Path.cwd())
-    if taken := sorted(name for name in _OWN if _is_other(Path(folder), name)):
-        raise ExportError(
-            f"{origin.place}: {folder} has {', '.join(taken)}, a name of a package of qkv itself, which would be "
-            "imported in its place: rename it, or move the file to a directory without it"
-        )
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        if folder in sys.path:
-            sys.path.remove(folder)
-
-
-def _is_other(folder: Path, name: str) -> bool:
-    """Whether a folder has code under the name of a package of ours, which is not that package."""
-    is_there = (folder / f"{name}.py").is_file() or any((folder / name).glob("*.py"))
-    spec = importlib.util.find_spec(name) if is_there else None
-    return spec is not None and spec.origin is not None and Path(spec.origin).parents[1] != folder
 
 
 def _check_forward(module: nn.Module, signature: Signature) -> None:
@@ -327,10 +229,3 @@ def _halved(signature: Signature) -> Signature:
         )
 
     return replace(signature, inputs=halved(signature.inputs), outputs=halved(signature.outputs))
-
-
-def _line(error: BaseException) -> str:
-    """An error in one line, with the line of the user's file where Python knows it."""
-    text = " ".join(str(error).split())
-    place = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
-    return f"{type(error).__name__}: {text[:300]}{place}" if text else type(error).__name__

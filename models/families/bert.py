@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from models.families.family import Family, with_bias
 from models.families.head import Head
+from models.head_config import HeadName
 
 CONFIG_NAMES = {
     "vocab_size": "vocab_size",
@@ -37,6 +40,20 @@ WEIGHT_NAMES = {
 )
 LAYER_PREFIX = "encoder.layer.{i}."
 
+HEADS: Mapping[HeadName, Head] = {
+    "sequence_classification": Head(dense="{encoder}pooler.dense", activation="tanh", output="classifier"),
+    "token_classification": Head(output="classifier", tokens="each"),
+    "masked_lm": Head(
+        dense="cls.predictions.transform.dense",
+        activation="encoder",
+        norm="cls.predictions.transform.LayerNorm",
+        output="cls.predictions.decoder",
+        other_names={"head.output.bias": "cls.predictions.bias"},
+        tokens="each",
+        is_tied=True,
+    ),
+}
+
 BERT = Family(
     name="bert",
     config_names=CONFIG_NAMES,
@@ -45,17 +62,5 @@ BERT = Family(
     layer_prefix=LAYER_PREFIX,
     prefixes=("", "bert.", "model.", "0.auto_model."),
     unused=("pooler.", "cls.", "embeddings.position_ids"),
-    heads={
-        "sequence_classification": Head(dense="{encoder}pooler.dense", activation="tanh", output="classifier"),
-        "token_classification": Head(output="classifier", tokens="each"),
-        "masked_lm": Head(
-            dense="cls.predictions.transform.dense",
-            activation="encoder",
-            norm="cls.predictions.transform.LayerNorm",
-            output="cls.predictions.decoder",
-            other_names={"head.output.bias": "cls.predictions.bias"},
-            tokens="each",
-            is_tied=True,
-        ),
-    },
+    heads=HEADS,
 )

@@ -72,6 +72,8 @@ class Rows:
 
 
 ALL_ROWS = Rows()
+# Query, key and value one below the other in one published tensor.
+FUSED_QKV = {f"layers.{{i}}.attention.{part}": Rows(index, 3) for index, part in enumerate(("query", "key", "value"))}
 
 
 def _read_no_more(_: Mapping[str, Any], __: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.families.family import ConfigError, ConfigFault, Family, Rows, with_bias
+from models.families.family import FUSED_QKV, ConfigError, ConfigFault, Family, Rows, with_bias
 from models.families.head import Head
 from models.families.rope import head_faults, rope_faults
 from models.head_config import HeadName
@@ -139,9 +139,7 @@ MODERNBERT = Family(
         }
     ),
     weight_rows={
-        "layers.{i}.attention.query": Rows(0, 3),
-        "layers.{i}.attention.key": Rows(1, 3),
-        "layers.{i}.attention.value": Rows(2, 3),
+        **FUSED_QKV,
         "layers.{i}.ffn.gate": Rows(0, 2),
         "layers.{i}.ffn.up": Rows(1, 2),
     },

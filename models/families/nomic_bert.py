@@ -7,10 +7,11 @@ keys of config.json, which are read too; what that code computes beyond transfor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from models.families.family import ConfigError, ConfigFault, Family, Rows, with_bias
-from models.families.head import Head
+from models.families.bert import CONFIG_NAMES, HEADS
+from models.families.family import FUSED_QKV, ConfigError, ConfigFault, Family, with_bias
 from models.families.rope import head_faults, rope_faults
 
 # What the model's own code computes with when config.json does not say: nothing that could be taken for granted.
@@ -46,18 +47,7 @@ def _read_base(config: Mapping[str, Any]) -> tuple[float, list[ConfigFault]]:
 
 NOMIC_BERT = Family(
     name="nomic_bert",
-    config_names={
-        "vocab_size": "vocab_size",
-        "dim": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "ffn_dim": "intermediate_size",
-        "max_positions": "max_position_embeddings",
-        "num_token_types": "type_vocab_size",
-        "layer_norm_eps": "layer_norm_eps",
-        "activation": "hidden_act",
-        "pad_token_id": "pad_token_id",
-    },
+    config_names=CONFIG_NAMES,
     config_aliases={
         "n_embd": "hidden_size",
         "n_layer": "num_hidden_layers",
@@ -95,25 +85,9 @@ NOMIC_BERT = Family(
             "layers.{i}.ffn_norm": "encoder.layers.{i}.norm2",
         }
     ),
-    weight_rows={
-        "layers.{i}.attention.query": Rows(0, 3),
-        "layers.{i}.attention.key": Rows(1, 3),
-        "layers.{i}.attention.value": Rows(2, 3),
-    },
+    weight_rows=FUSED_QKV,
     layer_prefix="encoder.layers.{i}.",
     prefixes=("", "nomic_bert.", "bert.", "model.", "0.auto_model."),
     unused=("pooler.", "cls."),
-    heads={
-        "sequence_classification": Head(dense="{encoder}pooler.dense", activation="tanh", output="classifier"),
-        "token_classification": Head(output="classifier", tokens="each"),
-        "masked_lm": Head(
-            dense="cls.predictions.transform.dense",
-            activation="encoder",
-            norm="cls.predictions.transform.layer_norm",
-            output="cls.predictions.decoder",
-            other_names={"head.output.bias": "cls.predictions.bias"},
-            tokens="each",
-            is_tied=True,
-        ),
-    },
+    heads={**HEADS, "masked_lm": replace(HEADS["masked_lm"], norm="cls.predictions.transform.layer_norm")},
 )  # fmt: skip

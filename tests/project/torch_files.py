@@ -6,6 +6,7 @@ NEED_TORCH = (
     "service/runners/torch.py",
     "export/modules/assertions.py",
     "export/modules/calls.py",
+    "export/modules/code.py",
     "export/modules/module.py",
     "export/modules/state.py",
     "export/modules/trace.py",

@@ -57,16 +57,7 @@ def build_graph(  # noqa: PLR0913 - one parameter for each thing that may stand 
     rows = graph.node("Cast", [hidden], "token_embeddings.rows", to=TensorProto.FLOAT) if kind.is_half else hidden
     tokens = graph.node("Reshape", [rows, _to_tokens(scope, of_tokens)], "token_embeddings")  # [batch, seq, token_dim]
     if pooling:
-        width = pooled_width(config, pooling, dense)
-        dim = pooled_dim or width
-        whole = "pooled.whole" if dim < width else "pooled"
-        if dense:
-            _project(scope, dense, pool(graph, tokens, pooling, "pooled.tokens"), whole)
-        else:
-            pool(graph, tokens, pooling, whole)
-        if dim < width:
-            bounds = [graph.ints("pooled.first", 0), graph.ints("pooled.dim", dim), graph.ints("axis_1", 1)]
-            graph.node("Slice", [whole, *bounds], "pooled")
+        _pool(scope, tokens, pooling, dense, pooled_dim)
     elif head is not None:
         apply_head(scope, head, hidden, tokens)
     for spec in graph_spec(config, pooling=pooling, head=head, dense=dense, pooled_dim=pooled_dim, kind=kind).outputs:
@@ -81,13 +72,28 @@ def _to_tokens(scope: Scope, dense: Sequence[DenseConfig]) -> str:
     return graph.node("Concat", [graph.node("Shape", ["input_ids"], "dense.shape"), dim], "dense.to_tokens", axis=0)
 
 
+def _pool(
+    scope: Scope, tokens: str, pooling: Sequence[str], dense: Sequence[DenseConfig], pooled_dim: int | None
+) -> None:
+    """Append `pooled` `[batch, pooled_dim]`: pooled, through the Dense modules, and cut. tokens: `[batch, seq, dim]`"""
+    graph, width = scope.graph, pooled_width(scope.config, pooling, dense)
+    dim = pooled_dim or width
+    whole = "pooled.whole" if dim < width else "pooled"
+    if dense:
+        _project(scope, dense, pool(graph, tokens, pooling, "pooled.before_dense"), whole)
+    else:
+        pool(graph, tokens, pooling, whole)
+    if dim < width:
+        bounds = [graph.ints("pooled.first", 0), graph.ints("pooled.dim", dim), graph.ints("axis_1", 1)]
+        graph.node("Slice", [whole, *bounds], "pooled")
+
+
 def _project(scope: Scope, dense: Sequence[DenseConfig], vectors: str, name: str) -> None:
-    """Append `name` `[batch, output_dim]`. vectors: `[batch, input_dim]` float32"""
+    """Append `name` `[batch, output_dim]` float32. vectors: `[batch, input_dim]` float32"""
     graph = scope.graph
-    if scope.kind.is_half:
-        vectors = graph.node("Cast", [vectors], "pooled.tokens.half", to=TensorProto.FLOAT16)
-    found = apply_dense(graph, dense, vectors)
-    graph.node("Cast", [found], name, to=TensorProto.FLOAT)
+    if scope.kind.is_half:  # as the weights are
+        vectors = graph.node("Cast", [vectors], f"{vectors}.half", to=TensorProto.FLOAT16)
+    graph.node("Cast", [apply_dense(graph, dense, vectors)], name, to=TensorProto.FLOAT)
 
 
 def _layer(scope: Scope, hidden: str, layer: int) -> str:
