@@ -24,7 +24,8 @@ from export.prove import ProofRequest
 from export.seal import Exported, Target
 from export.texts.directory import TextOptions, export_texts
 from export.texts.read.locate import check_name
-from service.manifest import Precision, Task
+from service.graph_spec import Precision
+from service.manifest import Task
 
 _NO_OPTIONS = TensorOptions()
 

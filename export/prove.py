@@ -21,7 +21,8 @@ from export.progress import Progress
 from export.texts.scramble import scramble_bundle
 from service.bundle import Bundle, sha256_file
 from service.errors import StartupError
-from service.manifest import WEIGHTS, Manifest, Proof, ProofSpec, Role, TensorManifest, TextManifest
+from service.graph_spec import Role
+from service.manifest import WEIGHTS, Manifest, Proof, ProofSpec, TensorManifest, TextManifest
 from service.parity.battery import Runners, run_battery
 from service.parity.probes import Probe, Probes, check_probes, load_probes, make_probes
 from service.parity.report import GateResult, ParityReport

@@ -14,17 +14,8 @@ from export.prove import Proved
 from service.bundle import open_bundle, sha256_file
 from service.engine.tokenizer import TextTokenizer
 from service.errors import StartupError, printable
-from service.manifest import (
-    MANIFEST,
-    PARITY,
-    PROBES,
-    TOKENIZER,
-    Manifest,
-    Precision,
-    ProofSpec,
-    TensorManifest,
-    TextManifest,
-)
+from service.graph_spec import Precision
+from service.manifest import MANIFEST, PARITY, PROBES, TOKENIZER, Manifest, ProofSpec, TensorManifest, TextManifest
 from service.parity.probes import save_probes
 from service.parity.report import ParityReport
 

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from qkv.report import console, gate_table, stages
 from service.errors import StartupError, printable
-from service.manifest import Precision, Task
+from service.graph_spec import Precision
+from service.manifest import Task
 from service.runners.runtimes import check_runtimes
 
 

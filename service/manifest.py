@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Final, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from service.graph_spec import Frozen, GraphSpec, Precision, Role
 
 SCHEMA_VERSION: Literal[4] = 4
 MANIFEST = "manifest.json"
@@ -22,21 +24,10 @@ TOKENIZER = "tokenizer.json"
 PROBES = "probes.safetensors"
 PARITY = "parity.json"
 
-Role = Literal["encode", "attend"]
-Precision = Literal["float32", "float16", "int8", "int4"]
 Proof = Literal["pytorch", "golden", "invariance"]
 Task = Literal["embedding", "sequence_classification", "token_classification", "sparse", "late_interaction"]
 Activation = Literal["softmax", "sigmoid", "identity"]
 WeightsFile = Literal["weights.safetensors", "derived.safetensors", "dense.safetensors"]
-DType = Literal["float32", "float16", "int64", "int32", "bool"]
-Meaning = Literal[
-    # inputs of text bundles
-    "token_ids", "attention_mask", "token_types", "pooling_mask",
-    # inputs of tensor bundles: `token_ids`, and these
-    "features", "mask", "index",
-    # outputs: `features` and `attention` of tensor bundles, all but `features` of text bundles
-    "token_embeddings", "pooled", "logits", "token_logits", "sparse", "attention",
-]  # fmt: skip
 Batching = Literal["padded", "equal_shapes", "alone"]
 # The graph output that answers each task.
 TASK_OUTPUTS: Mapping[Task, str] = {
@@ -46,95 +37,9 @@ TASK_OUTPUTS: Mapping[Task, str] = {
     "sparse": "sparse",
     "late_interaction": "token_embeddings",
 }
-LayoutKind = Literal["dense", "band", "strided", "block", "summary", "global_keys", "global_queries"]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class LayoutSpec(_Frozen):
-    """Which key column c of row i of attention weights stands for; `models.signature` has the formulas.
-
-    offset: of a band; stride: of strided columns; block, tail: of blocks and of their summaries; index: the input that
-    names the global positions.
-    """
-
-    kind: LayoutKind = "dense"
-    offset: int = 0
-    stride: int = Field(1, ge=1)
-    block: int = Field(1, ge=1)
-    tail: int = Field(1, ge=1)
-    index: str = ""
-
-
-DENSE = LayoutSpec()
-
-
-class TensorSpec(_Frozen):
-    """One input or output of a graph. axes: words are symbolic, numbers are fixed; the first is `batch`.
-
-    layer, layout: of attention weights. below: ids of this input are 0 to below - 1; None = any. of: the axis whose
-    positions an index names. range: the least and the most that features or ids may be; None = any.
-    """
-
-    name: str
-    dtype: DType
-    axes: tuple[str | int, ...]
-    meaning: Meaning
-    layer: int = 0
-    layout: LayoutSpec = DENSE
-    below: int | None = None
-    of: str = ""
-    range: tuple[float, float] | None = None
-
-    def fill(self, pad_token_id: int) -> float:
-        """What padding holds: an id, no position, or a number that features may be, 0 where it may."""
-        if self.meaning == "features" and self.range is not None:
-            return min(max(0.0, self.range[0]), self.range[1])
-        return {"token_ids": pad_token_id, "index": -1}.get(self.meaning, 0)
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """The axes of one row that may change from row to row."""
-        return tuple(axis for axis in self.axes[1:] if isinstance(axis, str))
-
-    @property
-    def is_required(self) -> bool:
-        """Whether a request must have this input of a tensor bundle: no mask means all, no index means none."""
-        return self.meaning not in ("mask", "index")
-
-
-class GraphSpec(_Frozen):
-    """One ONNX file.
-
-    precision: of weights, hidden states and matrix products; inputs and outputs have types of their own. int8, int4:
-    of the weights, by whatever scheme.
-    masks: `any` = exact under every mask, `right` = padding on the right only. thresholds: the largest sizes
-    at which it still computes in one way and not in another, such as those of windows.
-    """
-
-    role: Role
-    file: str
-    precision: Precision
-    providers: tuple[str, ...]
-    opset: int
-    masks: Literal["any", "right"]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    thresholds: tuple[int, ...] = ()
-
-    def output(self, name: str) -> TensorSpec:
-        """The output of that name. Raises KeyError."""
-        return {spec.name: spec for spec in self.outputs}[name]
-
-    @property
-    def attention(self) -> tuple[TensorSpec, ...]:
-        """The outputs that are attention weights."""
-        return tuple(spec for spec in self.outputs if spec.meaning == "attention")
-
-
-class TextSpec(_Frozen):
+class TextSpec(Frozen):
     """How text becomes ids.
 
     max_tokens: special tokens included; max_tokens_source: the file and key that set it. token_dim: width of
@@ -148,13 +53,13 @@ class TextSpec(_Frozen):
     pad_token_id: int = Field(ge=0)
     token_dim: int = Field(ge=0)
     num_token_types: int = Field(2, ge=0)
-    prompts: dict[str, str] = {}
+    prompts: dict[str, str] = Field(default_factory=dict)
     default_prompt_name: str | None = None
     include_prompt: bool = True
     batching: Literal["padded", "alone"] = "padded"
 
 
-class EmbeddingSpec(_Frozen):
+class EmbeddingSpec(Frozen):
     """The vector: pooled by the graph, L2-normalised and cut on the host.
 
     pooling: `graph` alone = a ready graph's own, whatever that is.
@@ -166,7 +71,7 @@ class EmbeddingSpec(_Frozen):
     normalize: bool
 
 
-class HeadSpec(_Frozen):
+class HeadSpec(Frozen):
     """What the logits of a classifier stand for.
 
     labels: by index; a regression or a scorer of pairs has one. activation: what makes scores of logits.
@@ -177,7 +82,7 @@ class HeadSpec(_Frozen):
     activation: Activation
 
 
-class AttentionSpec(_Frozen):
+class AttentionSpec(Frozen):
     """The attention weights that a bundle gives. head_dim: None where a module does not say."""
 
     layers: int = Field(ge=1)
@@ -185,7 +90,7 @@ class AttentionSpec(_Frozen):
     head_dim: int | None = Field(None, ge=1)
 
 
-class ProofSpec(_Frozen):
+class ProofSpec(Frozen):
     """What shows that the graphs compute what the reference does."""
 
     kind: Proof
@@ -193,7 +98,7 @@ class ProofSpec(_Frozen):
     batch_invariant: Literal["proved", "unproved", "by_isolation"]
 
 
-class ModuleSpec(_Frozen):
+class ModuleSpec(Frozen):
     """What a tensor bundle was made of.
 
     source: `preset:NAME`, `FILE:CLASS`, `PACKAGE.MODULE:CLASS` or the name of an ONNX file. kwargs: JSON of the
@@ -204,7 +109,7 @@ class ModuleSpec(_Frozen):
     kwargs: str = "{}"
 
 
-class TensorsSpec(_Frozen):
+class TensorsSpec(Frozen):
     """How rows of tensors share calls.
 
     batching: `padded` = rows of any sizes, by padding and masks, `equal_shapes` = rows of the same sizes only, `alone`
@@ -217,7 +122,7 @@ class TensorsSpec(_Frozen):
     takes_empty_rows: bool
 
 
-class _Manifest(_Frozen):
+class _Manifest(Frozen):
     """Identity, content and proof of one bundle.
 
     files: SHA-256 of every other file of the bundle, by relative path.

@@ -32,7 +32,8 @@ from export.texts.read.locate import locate, name_of
 from qkv.report import console, gate_table, stages
 from service.bundle import Bundle, open_text_bundle
 from service.errors import StartupError
-from service.manifest import PROBES, Precision, TextManifest
+from service.graph_spec import Precision
+from service.manifest import PROBES, TextManifest
 from service.parity.battery import Runners, run_battery
 from service.parity.probes import check_probes, load_probes
 from service.parity.report import ParityReport

@@ -25,7 +25,8 @@ from export.modules.probe import (
     under_mask,
 )
 from export.modules.signature import Signature
-from service.manifest import Batching, TensorManifest, TensorSpec
+from service.graph_spec import TensorSpec
+from service.manifest import Batching, TensorManifest
 from service.parity.cases import Case, Layout, make_case, select_inputs
 from service.parity.checks import row_sum_error
 from service.parity.judge import dense_axes, gather

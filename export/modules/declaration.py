@@ -18,7 +18,7 @@ from export.errors import ExportError
 from export.modules.signature import DEFAULT_MAX_SIZE, Signature, heads_of
 from export.modules.tables import DTYPES, FLOATS, LAYOUT_KEYS, InputTable, OutputTable, RowsTable, Table
 from export.modules.words import describe, either, nearest, told
-from service.manifest import DENSE, LayoutSpec, TensorSpec
+from service.graph_spec import DENSE, LayoutSpec, TensorSpec
 
 _BATCH = "batch"
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

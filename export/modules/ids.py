@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from export.modules.probe import Probe, not_finite, one_line
-from service.manifest import TensorSpec
+from service.graph_spec import TensorSpec
 from service.parity.cases import make_case
 from service.runners.base import Array
 

@@ -26,7 +26,7 @@ from export.modules.state import is_stored, load_weights
 from export.origin import Origin
 from models.registry import PRESETS, build_preset
 from service.bundle import sha256_file
-from service.manifest import Precision, TensorSpec
+from service.graph_spec import Precision, TensorSpec
 
 _SEED = 0
 

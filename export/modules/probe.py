@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from export.modules.signature import Signature
-from service.manifest import Manifest, TensorManifest, TensorSpec
+from service.graph_spec import TensorSpec
+from service.manifest import Manifest, TensorManifest
 from service.parity.cases import Case, Layout, make_case
 from service.parity.checks import relative_difference, shape_fault
 from service.parity.masks import MaskKind

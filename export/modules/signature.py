@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from service.manifest import Batching, TensorSpec
+from service.graph_spec import TensorSpec
+from service.manifest import Batching
 
 DEFAULT_MAX_SIZE = 2048
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.manifest import DType, LayoutKind
+from service.graph_spec import DType, LayoutKind
 
 FLOATS = ("float32", "float16")
 # The types that each meaning of an input may have.

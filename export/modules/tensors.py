@@ -35,16 +35,8 @@ from export.progress import Progress, quiet
 from export.prove import opened, prove_tensors
 from export.seal import UNPROVED, Exported, Target, created_by, write_proof
 from service.bundle import Bundle
-from service.manifest import (
-    SCHEMA_VERSION,
-    WEIGHTS,
-    AttentionSpec,
-    GraphSpec,
-    ModuleSpec,
-    Precision,
-    TensorManifest,
-    TensorsSpec,
-)
+from service.graph_spec import GraphSpec, Precision
+from service.manifest import SCHEMA_VERSION, WEIGHTS, AttentionSpec, ModuleSpec, TensorManifest, TensorsSpec
 from service.parity.cases import Layout, make_case
 from service.runners.base import Array, Runner
 

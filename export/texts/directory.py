@@ -35,14 +35,13 @@ from export.texts.space import fingerprint
 from export.texts.traced.export import export_traced
 from export.texts.weights import place_weights
 from service.bundle import Bundle
+from service.graph_spec import Precision, Role
 from service.manifest import (
     SCHEMA_VERSION,
     TOKENIZER,
     WEIGHTS,
     AttentionSpec,
     EmbeddingSpec,
-    Precision,
-    Role,
     Task,
     TextManifest,
     TextSpec,

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from export.checkpoint import StoredTensor, read_header
 from export.errors import ExportError
 from export.texts.graphs.quantised import INT8, LEVELS, STEPS, is_quantised
-from service.manifest import DERIVED, Precision
+from service.graph_spec import Precision
+from service.manifest import DERIVED
 
 Bytes = NDArray[np.uint8]
 

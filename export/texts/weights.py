@@ -19,7 +19,8 @@ from export.texts.precision import DTYPES, write_as
 from export.texts.read.model import Model
 from export.texts.read.weights import Read
 from service.bundle import sha256_file
-from service.manifest import WEIGHTS, Precision
+from service.graph_spec import Precision
+from service.manifest import WEIGHTS
 
 # Of the bytes of a published file, to be worth a copy of it.
 _LEAST_USED = 0.5

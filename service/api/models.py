@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from service.engine.engine import Engine
 from service.engine.tasks import includes, routes
-from service.manifest import DENSE, Manifest, TensorManifest, TensorSpec, TextManifest
+from service.graph_spec import DENSE, TensorSpec
+from service.manifest import Manifest, TensorManifest, TextManifest
 
 
 def model_list(engines: Iterable[Engine]) -> bytes:

@@ -9,7 +9,8 @@ from typing import Any
 from service.api.oip_wire import BYTES, Port
 from service.engine.engine import Engine
 from service.errors import NotFoundError
-from service.manifest import DType, Manifest, Task, TensorSpec, TextManifest
+from service.graph_spec import DType, TensorSpec
+from service.manifest import Manifest, Task, TextManifest
 from service.state import Service
 
 # A bundle is not changed, it is replaced: each has one version.

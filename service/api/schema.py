@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.manifest import Batching, LayoutKind, Task
+from service.graph_spec import LayoutKind
+from service.manifest import Batching, Task
 
 
 class _Answer(BaseModel):

@@ -17,7 +17,7 @@ import numpy as np
 from service.api.body import describe
 from service.engine.tensor_inputs import fault
 from service.errors import RequestError
-from service.manifest import GraphSpec, TensorSpec
+from service.graph_spec import GraphSpec, TensorSpec
 from service.runners.base import Array
 
 _LEAVES: Mapping[str, tuple[type, ...]] = {"f": (int, float), "i": (int,), "b": (bool,)}

@@ -14,7 +14,7 @@ import numpy as np
 
 from service.engine.cost import Cost
 from service.engine.layouts import own_shape
-from service.manifest import GraphSpec, Role, TensorSpec
+from service.graph_spec import GraphSpec, Role, TensorSpec
 from service.runners.base import Array
 
 Heads = Literal["mean", "all"] | tuple[int, ...]

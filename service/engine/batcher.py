@@ -19,7 +19,7 @@ from service.engine.batch import Row, RowResult
 from service.engine.host import QueueBudget
 from service.engine.policy import CallQueue, Ticket
 from service.errors import BackendError, NotReadyError, QueueFullError, RequestError, ServiceError
-from service.manifest import Role
+from service.graph_spec import Role
 
 Outcome = RowResult | ServiceError
 Compute = Callable[[Role, Sequence[Row], bool], list[Outcome]]

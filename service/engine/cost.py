@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from service.manifest import GraphSpec, TensorSpec
+from service.graph_spec import GraphSpec, TensorSpec
 
 _VECTOR_WIDTH = 4096
 

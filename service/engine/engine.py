@@ -24,7 +24,8 @@ from service.engine.tasks import told
 from service.engine.tensor_model import TensorModel
 from service.engine.text_model import Submit, TextModel
 from service.errors import BackendError, RequestError, ServiceError, StartupError
-from service.manifest import PARITY, PROBES, Manifest, Role, TextManifest
+from service.graph_spec import Role
+from service.manifest import PARITY, PROBES, Manifest, TextManifest
 from service.parity.probes import Probes, load_probes
 from service.runners.base import Runner, RunnerInfo
 from service.runners.cpus import may_saturate

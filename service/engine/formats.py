@@ -29,7 +29,7 @@ from service.engine.request import (
     Token,
     TokenList,
 )
-from service.manifest import DENSE, DType, LayoutKind
+from service.graph_spec import DENSE, DType, LayoutKind
 from service.runners.base import Array
 
 EncodingFormat = Literal["float", "base64"]

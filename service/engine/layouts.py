@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.manifest import LayoutSpec, TensorSpec
+from service.graph_spec import LayoutSpec, TensorSpec
 from service.runners.base import Array
 
 Sizes = Mapping[str, int]

@@ -7,7 +7,8 @@ import threading
 
 from service.bundle import Bundle
 from service.errors import StartupError
-from service.manifest import PROBES, Manifest, Role
+from service.graph_spec import Role
+from service.manifest import PROBES, Manifest
 from service.parity.probes import Probes, check_probes
 from service.runners.base import Runner
 

@@ -10,7 +10,7 @@ from service.engine.answers import Hold
 from service.engine.batch import Heads
 from service.engine.entities import Aggregation, Entity
 from service.engine.truncation import ABSENT, SPECIAL
-from service.manifest import DENSE, LayoutSpec
+from service.graph_spec import DENSE, LayoutSpec
 from service.runners.base import Array
 from service.settings import Truncate
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from service.errors import RequestError
-from service.manifest import GraphSpec, TensorManifest, TensorSpec
+from service.graph_spec import GraphSpec, TensorSpec
+from service.manifest import TensorManifest
 from service.runners.base import Array
 
 PARAM = "tensors"

@@ -18,7 +18,8 @@ from service.engine.request import LayerAttention, TensorItem, TensorRequest, Te
 from service.engine.sized import build_sized
 from service.engine.tensor_inputs import check_tensors, with_indices, without_garbage
 from service.errors import RequestError
-from service.manifest import DENSE, AttentionSpec, TensorManifest
+from service.graph_spec import DENSE
+from service.manifest import AttentionSpec, TensorManifest
 from service.parity.probes import Probe, Probes
 from service.runners.base import Array
 from service.settings import Settings

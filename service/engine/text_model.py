@@ -18,7 +18,8 @@ from service.engine.texts import TextStage
 from service.engine.tokenizer import Encoding
 from service.engine.vectors import vector_space
 from service.errors import RequestError, SpaceMismatchError
-from service.manifest import TASK_OUTPUTS, Role, TextManifest
+from service.graph_spec import Role
+from service.manifest import TASK_OUTPUTS, TextManifest
 from service.settings import Settings
 
 Submit = Callable[[Sequence[Row]], Awaitable[list[RowResult]]]

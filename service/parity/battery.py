@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 
 from service.engine.layouts import Sizes, size_of
-from service.manifest import GraphSpec, Manifest
+from service.graph_spec import GraphSpec
+from service.manifest import Manifest
 from service.parity.cases import FORMS, Case, Form, make_cases, pad_inputs, select_inputs
 from service.parity.checks import select_output
 from service.parity.judge import Comparison, Judge, Outputs, battery_limits, dense_axes, gather

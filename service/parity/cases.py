@@ -10,7 +10,8 @@ from math import isqrt, prod
 import numpy as np
 
 from service.engine.layouts import Sizes, own_shape
-from service.manifest import GraphSpec, Manifest, TensorManifest, TensorSpec, TextManifest
+from service.graph_spec import GraphSpec, TensorSpec
+from service.manifest import Manifest, TensorManifest, TextManifest
 from service.parity.masks import (
     MASK_KINDS,
     MASK_MEANINGS,

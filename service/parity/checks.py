@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from service.engine.layouts import Sizes, own_shape
-from service.manifest import TensorSpec
+from service.graph_spec import TensorSpec
 from service.parity.masks import Masks
 from service.runners.base import Array
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from service.engine.layouts import Part, Sizes, expand, query_axis, size_of
-from service.manifest import DENSE, GraphSpec, Manifest, Role, TensorSpec, TextManifest
+from service.graph_spec import DENSE, GraphSpec, Role, TensorSpec
+from service.manifest import Manifest, TextManifest
 from service.parity.cases import mask_kinds
 from service.parity.checks import (
     attention_difference,

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from service.engine.layouts import Sizes
-from service.manifest import GraphSpec, TensorSpec
+from service.graph_spec import GraphSpec, TensorSpec
 from service.runners.base import Array
 
 _OF_A_TEXT = frozenset({"logits", "sparse"})

@@ -15,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from service.errors import StartupError
-from service.manifest import GraphSpec, Manifest, Role
+from service.graph_spec import GraphSpec, Role
+from service.manifest import Manifest
 from service.parity.cases import Layout, make_case, mask_kinds
 from service.parity.judge import Comparison, Judge, OutputError, gather, probe_limits
 from service.parity.masks import MaskKind, read_masks

@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from service.bundle import Bundle
 from service.errors import StartupError
-from service.manifest import GraphSpec, Manifest, Role, TensorSpec
+from service.graph_spec import GraphSpec, Role, TensorSpec
+from service.manifest import Manifest
 from service.runners.base import Array, RunnerInfo
 from service.runners.cpus import default_threads
 from service.runners.cuda import CudaOptions, assignments, check_cuda, misplaced, run_bound

@@ -23,7 +23,8 @@ from models.pooling import pool
 from models.registry import load_preset
 from models.weighting import masks_of_keys
 from service.bundle import Bundle
-from service.manifest import DENSE_WEIGHTS, WEIGHTS, GraphSpec, Manifest, Meaning, TensorSpec, TextManifest
+from service.graph_spec import GraphSpec, Meaning, TensorSpec
+from service.manifest import DENSE_WEIGHTS, WEIGHTS, Manifest, TextManifest
 from service.runners.base import Array, Runner, RunnerInfo
 
 _OF_HEADS = frozenset({"logits", "token_logits", "sparse"})

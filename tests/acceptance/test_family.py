@@ -16,7 +16,8 @@ from export.bundle import export_model
 from models.registry import PRESETS
 from service.app import create_app
 from service.bundle import Bundle, open_bundle
-from service.manifest import PARITY, GraphSpec, Manifest
+from service.graph_spec import GraphSpec
+from service.manifest import PARITY, Manifest
 from service.parity.cases import Case, Layout, make_case, mask_kinds
 from service.parity.judge import dense_axes, gather
 from service.parity.report import ParityReport

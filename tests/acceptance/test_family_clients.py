@@ -23,7 +23,8 @@ from export.modules.module import fill_module
 from export.modules.tensors import TensorOptions
 from export.origin import read_origin
 from service.bundle import open_bundle
-from service.manifest import PARITY, WEIGHTS, TensorManifest, TensorSpec
+from service.graph_spec import TensorSpec
+from service.manifest import PARITY, WEIGHTS, TensorManifest
 from service.parity.cases import Layout, make_case
 from service.parity.masks import MaskKind
 from service.parity.report import ParityReport

@@ -21,7 +21,7 @@ from models.config import EncoderConfig
 from models.encoder import Encoder
 from models.families.known import find_family
 from models.loading import load_encoder
-from service.manifest import Precision, Role
+from service.graph_spec import Precision, Role
 from service.runners.library import ort
 from service.runners.ort import open_session
 

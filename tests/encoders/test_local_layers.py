@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from export.texts.graphs.local import chunk_size, dense_limit
 from models.frequencies import rotary_frequencies
-from service.manifest import Precision
+from service.graph_spec import Precision
 from service.parity.checks import relative_difference
 from service.parity.report import gates_for
 from service.runners.ort import open_session

@@ -14,7 +14,7 @@ from export.bundle import export_model
 from export.texts.graphs.local import chunk_size
 from models.config import EncoderConfig
 from service.bundle import read_text_manifest
-from service.manifest import Precision
+from service.graph_spec import Precision
 from service.parity import battery
 from service.parity.cases import FORMS
 from service.parity.report import ParityReport

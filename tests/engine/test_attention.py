@@ -11,7 +11,8 @@ from service.engine import attention
 from service.engine.batch import Row, RowResult, split
 from service.engine.request import AttentionChoice, LayerAttention
 from service.errors import RequestError
-from service.manifest import AttentionSpec, GraphSpec, TensorSpec
+from service.graph_spec import GraphSpec, TensorSpec
+from service.manifest import AttentionSpec
 from tests.fixtures.fakes import fake_manifest
 
 SPEC = AttentionSpec(layers=3, heads=4, head_dim=8)

@@ -17,7 +17,7 @@ from service.engine.batcher import Batcher, Outcome, run_isolated
 from service.engine.host import QueueBudget
 from service.engine.policy import CallQueue
 from service.errors import BackendError, NotReadyError, QueueFullError, RequestError
-from service.manifest import Role
+from service.graph_spec import Role
 
 
 def rows(*values: int, length: int = 4) -> list[Row]:

@@ -16,7 +16,8 @@ from service.engine.batch import Row
 from service.engine.cost import cost_of
 from service.engine.engine import Engine
 from service.engine.request import TensorRequest
-from service.manifest import GraphSpec, TensorManifest, TensorsSpec
+from service.graph_spec import GraphSpec
+from service.manifest import TensorManifest, TensorsSpec
 from service.parity.probes import Probe
 from service.runners.base import Array
 from service.settings import Settings

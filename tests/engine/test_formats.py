@@ -24,7 +24,7 @@ from service.engine.request import (
 )
 from service.engine.truncation import ABSENT, SPECIAL
 from service.engine.vectors import finish
-from service.manifest import LayoutKind, LayoutSpec
+from service.graph_spec import LayoutKind, LayoutSpec
 
 RNG = np.random.default_rng(0)
 EMBEDDING = RNG.standard_normal(8).astype(np.float32)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.engine.layouts import Part, expand, own_shape
-from service.manifest import LayoutSpec, TensorSpec
+from service.graph_spec import LayoutSpec, TensorSpec
 from tools.layouts import expand_part
 
 LAYOUTS: dict[str, dict[str, Any]] = {

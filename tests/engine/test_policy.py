@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from service.engine.batch import Row
 from service.engine.policy import MIN_CALL_TOKENS, MIN_WIDTH_SHARE, OLDEST_EVERY, CallQueue, Ticket, call_tokens
-from service.manifest import Precision, Role
+from service.graph_spec import Precision, Role
 from service.settings import Settings
 from tests.fixtures.fakes import fake_manifest
 

@@ -16,7 +16,8 @@ from service.engine.batch import Row
 from service.engine.engine import Engine
 from service.engine.policy import CallQueue
 from service.engine.request import TensorRequest, TensorResult
-from service.manifest import Batching, GraphSpec
+from service.graph_spec import GraphSpec
+from service.manifest import Batching
 from service.runners.base import Array
 from service.settings import Settings
 from tests.fixtures.cross_bundle import make_cross_bundle, make_inputs, reference

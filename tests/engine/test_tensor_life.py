@@ -14,7 +14,7 @@ from service.engine import batch
 from service.engine.batch import Row
 from service.engine.engine import Engine
 from service.errors import StartupError
-from service.manifest import GraphSpec
+from service.graph_spec import GraphSpec
 from service.runners.base import Array
 from service.settings import Settings
 from tests.fixtures.cross_bundle import make_cross_bundle

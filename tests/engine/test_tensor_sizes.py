@@ -12,7 +12,8 @@ from service.engine.batch import Row, RowResult
 from service.engine.request import AnswerFormat, AttentionChoice, TensorRequest
 from service.engine.tensor_model import TensorModel
 from service.errors import RequestError
-from service.manifest import LayoutSpec, TensorManifest, TensorSpec
+from service.graph_spec import LayoutSpec, TensorSpec
+from service.manifest import TensorManifest
 from service.parity.probes import load_probes
 from service.runners.base import Array
 from service.settings import Settings

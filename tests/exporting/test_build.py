@@ -21,7 +21,7 @@ from export.texts.graphs.pooling import POOLING
 from export.texts.graphs.spec import graph_spec
 from models.config import Activation, EncoderConfig
 from models.families.bert import BERT
-from service.manifest import Role
+from service.graph_spec import Role
 from tests.exporting.bundles import Arrays, run_graph
 
 ST_NAMES = {mode: mode for mode in POOLING} | {"mean_sqrt_len": "mean_sqrt_len_tokens"}

@@ -15,7 +15,7 @@ from export.errors import ExportError
 from export.modules.declaration import read_declaration, read_toml
 from export.modules.signature import DEFAULT_MAX_SIZE, Signature
 from models.registry import PRESETS, build_preset
-from service.manifest import LayoutSpec
+from service.graph_spec import LayoutSpec
 
 GOOD: dict[str, Any] = {
     "inputs": {

@@ -24,7 +24,8 @@ from export.texts.precision import derive
 from models.config import EncoderConfig
 from models.families.bert import BERT
 from service.bundle import open_text_bundle, read_text_manifest
-from service.manifest import DERIVED, WEIGHTS, Role
+from service.graph_spec import Role
+from service.manifest import DERIVED, WEIGHTS
 from service.parity.checks import pooled_difference, relative_difference
 from service.parity.masks import Masks
 from service.parity.report import gates_for

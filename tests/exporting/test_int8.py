@@ -23,7 +23,8 @@ from models.families.bert import BERT
 from service.bundle import open_bundle, read_text_manifest
 from service.engine.engine import Engine
 from service.errors import StartupError
-from service.manifest import DERIVED, WEIGHTS, Precision
+from service.graph_spec import Precision
+from service.manifest import DERIVED, WEIGHTS
 from service.parity.report import ParityReport
 from service.runners.cpus import may_saturate
 from service.runners.ort import OrtRunner

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.manifest import GraphSpec, TextManifest
+from service.graph_spec import GraphSpec
+from service.manifest import TextManifest
 from service.parity.cases import FORMS, Case, Form, Layout, make_case, make_cases, pad_inputs
 from service.parity.masks import MASK_KINDS, MaskKind
 from tests.fixtures.cross_bundle import make_cross_bundle

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from service.errors import StartupError
-from service.manifest import Role
+from service.graph_spec import Role
 from service.parity.probes import Probe, Probes, check_probes, load_probes, make_probes, save_probes
 from service.parity.report import ParityReport
 from service.runners.base import Array

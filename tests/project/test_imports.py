@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 # What export may take from the service: the bundle, its errors, and what proves it.
 EXPORT_MAY_USE = (
     "service.bundle",
+    "service.graph_spec",
     "service.manifest",
     "service.errors",
     "service.runners",

@@ -16,7 +16,8 @@ from export.texts.graphs.build import build_graph
 from export.texts.graphs.kind import GraphKind
 from models.config import EncoderConfig
 from models.families.albert import ALBERT
-from service.manifest import WEIGHTS, Role
+from service.graph_spec import Role
+from service.manifest import WEIGHTS
 from service.parity.checks import attention_difference, relative_difference
 from service.parity.report import gates_for
 from tests.exporting.bundles import run_graph

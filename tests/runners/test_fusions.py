@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from service.bundle import open_bundle
-from service.manifest import Role, TextManifest
+from service.graph_spec import Role
+from service.manifest import TextManifest
 from service.runners.base import Array
 from service.runners.library import ort
 from service.runners.ort import OrtRunner

@@ -13,7 +13,7 @@ import pytest
 
 from bench.gpu import PEER, Timing
 from service.errors import StartupError
-from service.manifest import Precision
+from service.graph_spec import Precision
 from service.parity import report
 from service.runners import cuda
 from service.runners.ort import OrtRunner

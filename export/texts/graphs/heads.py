@@ -15,7 +15,7 @@ from export.graph import GraphBuilder
 from export.texts.graphs.pooling import POOLING
 from export.texts.graphs.scope import Scope
 from models.head_config import HeadActivation, HeadConfig
-from service.manifest import Meaning
+from service.graph_spec import Meaning
 
 # Activation → operator and its attributes. Two are made of less, or of nothing.
 _OPERATORS: Mapping[HeadActivation, tuple[str, dict[str, Any]]] = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from service.manifest import Precision, Role
+from service.graph_spec import Precision, Role
 
 
 @dataclass(frozen=True, slots=True)

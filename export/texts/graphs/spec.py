@@ -10,7 +10,7 @@ from export.texts.graphs.kind import GraphKind
 from export.texts.graphs.local import thresholds
 from models.config import EncoderConfig
 from models.head_config import DenseConfig, HeadConfig
-from service.manifest import GraphSpec, Meaning, TensorSpec
+from service.graph_spec import GraphSpec, Meaning, TensorSpec
 
 _INPUTS: dict[str, Meaning] = {
     "input_ids": "token_ids",

@@ -15,7 +15,8 @@ from tokenizers import Tokenizer
 from export.errors import ExportError
 from service.bundle import Bundle
 from service.engine.batch import Row, collate
-from service.manifest import TASK_OUTPUTS, TOKENIZER, Precision, TextManifest
+from service.graph_spec import Precision
+from service.manifest import TASK_OUTPUTS, TOKENIZER, TextManifest
 from service.parity.report import Ledger, ParityReport, environment_of
 from service.runners.base import Array, Runner
 

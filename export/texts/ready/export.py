@@ -47,14 +47,13 @@ from export.texts.ready.reference import check_published, open_reference
 from export.texts.ready.wiring import Wanted, wire
 from export.texts.space import fingerprint
 from service.bundle import Bundle
+from service.graph_spec import GraphSpec, Precision
 from service.manifest import (
     SCHEMA_VERSION,
     TOKENIZER,
     WEIGHTS,
     AttentionSpec,
     EmbeddingSpec,
-    GraphSpec,
-    Precision,
     Task,
     TextManifest,
     TextSpec,

@@ -8,7 +8,7 @@ from typing import cast
 from onnx import ModelProto
 
 from export.modules.contract import axes_of, dtype_of
-from service.manifest import DType, Meaning
+from service.graph_spec import DType, Meaning
 
 POSITIONS = "position_ids"
 # Positions are made inside the bundle's graph: to the service they are no input.

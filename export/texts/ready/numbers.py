@@ -9,7 +9,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from export.external import all_tensors
 from export.modules.contract import all_nodes
-from service.manifest import Precision
+from service.graph_spec import Precision
 
 # Served beside ONNX's own: what ONNX Runtime's optimizer and its quantization write.
 MICROSOFT = "com.microsoft"

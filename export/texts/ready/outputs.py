@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from export.texts.ready.bare import Axes
-from service.manifest import Meaning, Task
+from service.graph_spec import Meaning
+from service.manifest import Task
 
 # As exporters call them; the first that is there is taken.
 TOKENS = ("last_hidden_state", "token_embeddings", "text_embeds")

@@ -24,7 +24,8 @@ from export.texts.ready.inputs import input_dtypes
 from models.config import EncoderConfig
 from models.families.family import ConfigError
 from models.families.known import find_family
-from service.manifest import Meaning, Task
+from service.graph_spec import Meaning
+from service.manifest import Task
 
 _UNKNOWN = "onnx"
 _NUM_TYPES = 2

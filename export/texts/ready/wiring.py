@@ -19,7 +19,8 @@ from export.texts.ready.inputs import INPUTS, POSITIONS, input_dtypes
 from export.texts.ready.older import OlderBuilder
 from export.texts.ready.outputs import Chosen, meaning_of
 from models.head_config import HeadConfig
-from service.manifest import DType, GraphSpec, Meaning, Precision, Role, Task, TensorSpec
+from service.graph_spec import DType, GraphSpec, Meaning, Precision, Role, TensorSpec
+from service.manifest import Task
 
 _TOKENS, _POOLED, _LOGITS = "ready.tokens", "ready.pooled", "ready.logits"
 _POOLING_MASK = TensorSpec(name="pooling_mask", dtype="int64", axes=AXES_2D, meaning="pooling_mask")

@@ -33,7 +33,8 @@ from export.texts.ready.bare import Axes, longest
 from export.texts.ready.export import Ready, write_ready
 from export.texts.ready.read import About, Given, read_about
 from export.texts.traced.library import NEEDED, Loaded, check_code, check_installed, find_tokenizer, load
-from service.manifest import Meaning, Task, TensorSpec, TextManifest
+from service.graph_spec import Meaning, TensorSpec
+from service.manifest import Task, TextManifest
 from service.runners.base import Runner
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from torch import Tensor
 from export.texts.traced.encoder import TextEncoder
 from export.texts.traced.library import version
 from models.pooling import pool
-from service.manifest import GraphSpec, TextManifest
+from service.graph_spec import GraphSpec
+from service.manifest import TextManifest
 from service.runners.base import Array, RunnerInfo
 
 _OUTPUTS = {"token_embeddings": "last_hidden_state", "logits": "logits", "token_logits": "logits"}
