@@ -21,7 +21,7 @@ from service.manifest import PARITY, Manifest
 from service.parity.cases import Case, Layout, make_case, mask_kinds
 from service.parity.judge import dense_axes, gather
 from service.parity.report import ParityReport
-from service.runners.base import Array
+from service.runners.base import Array, Runner
 from service.runners.torch import open_reference
 from service.settings import Settings
 from tests.http.conftest import wait_ready
@@ -71,8 +71,9 @@ async def test_a_preset_is_proved_and_served(name: str, tmp_path: Path) -> None:
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://test") as client,
     ):
         await wait_ready(client)
+        reference = open_reference(bundle)
         for index, layout in enumerate(layouts(bundle.manifest)):
-            await check(client, bundle, make_case(bundle.manifest, layout, index))
+            await check(client, reference, bundle.manifest, make_case(bundle.manifest, layout, index))
         if name == "sliding-window":
             await check_long(client, bundle)
 
@@ -90,18 +91,18 @@ def check_report(manifest: Manifest, report: ParityReport) -> None:
         assert found <= limit, (name, found)
 
 
-async def check(client: httpx2.AsyncClient, bundle: Bundle[Manifest], case: Case) -> None:
+async def check(client: httpx2.AsyncClient, reference: Runner, manifest: Manifest, case: Case) -> None:
     """One request against the module: outputs at real positions, weights of every layer as dense matrices."""
-    graph = bundle.manifest.graph("encode")
+    graph = manifest.graph("encode")
     names = [spec.name for spec in graph.outputs]
-    expected = dict(zip(names, open_reference(bundle).run("encode", case.inputs, names), strict=True))
+    expected = dict(zip(names, reference.run("encode", case.inputs, names), strict=True))
     include = ["outputs"] + (["attention"] if graph.attention else [])
     body = {"tensors": {name: packed(values) for name, values in case.inputs.items()}, "include": include}
     if graph.attention:
         body["attention"] = {"layers": "all", "expand": True}
     answer = await client.post("/v1/encode", json=body, headers=EXACT)
     assert answer.status_code == 200, (case.name, answer.text)
-    await check_garbage(client, bundle, case, answer.content)
+    await check_garbage(client, graph, case, answer.content)
     for spec in graph.outputs:
         if spec.meaning != "attention":
             found = stacked(answer.content, case.batch, f"outputs.{spec.name}")
@@ -112,9 +113,9 @@ async def check(client: httpx2.AsyncClient, bundle: Bundle[Manifest], case: Case
     check_weights(graph, case, expected, answer.content)
 
 
-async def check_garbage(client: httpx2.AsyncClient, bundle: Bundle[Manifest], case: Case, expected: bytes) -> None:
+async def check_garbage(client: httpx2.AsyncClient, graph: GraphSpec, case: Case, expected: bytes) -> None:
     """The same with the largest number in all features that a mask hides."""
-    graph, inputs = bundle.manifest.graph("encode"), dict(case.inputs)
+    inputs = dict(case.inputs)
     for spec in graph.inputs:
         if spec.meaning == "features":
             hidden = np.finfo(np.float32).max
