@@ -12,6 +12,7 @@ from onnx import ModelProto
 from export.errors import ExportError
 from export.modules.probe import one_line
 from export.modules.signature import DEFAULT_MAX_SIZE
+from export.texts.read.pipeline import Limit
 from service.errors import StartupError
 from service.runners.base import Array
 from service.runners.library import ort
@@ -136,12 +137,20 @@ def _axes(short: Sequence[int], long: Sequence[int]) -> Axes:
     return tuple(axes)
 
 
-def longest(takes: Callable[[int], bool], claimed: int | None) -> int:
+def find_limit(takes: Callable[[int], bool], claimed: Limit | None, file: str) -> Limit:
     """The longest text that a model takes, up to what is claimed.
 
-    takes: whether it takes one of so many tokens. claimed: None = nothing says; then no longer than `DEFAULT_MAX_SIZE`
-    is tried.
+    takes: whether it takes one of so many tokens. claimed: None = no file says; then no longer than `DEFAULT_MAX_SIZE`
+    is tried. file: of the model.
     """
+    found = _longest(takes, claimed.max_tokens if claimed else None)
+    if claimed is not None and found == claimed.max_tokens:
+        return claimed
+    is_default = claimed is None and found == DEFAULT_MAX_SIZE
+    return Limit(found, "default: no file says it" if is_default else f"{file}: the longest that it takes")
+
+
+def _longest(takes: Callable[[int], bool], claimed: int | None) -> int:
     works, limit = _SHORT, claimed or DEFAULT_MAX_SIZE
     fails = min(limit, _LONG)
     while takes(fails):

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from export.errors import ExportError
-from export.modules.signature import DEFAULT_MAX_SIZE
 from export.texts.read.labels import read_labels
 from export.texts.read.pipeline import Limit, Pooling, read_pooling
 from export.texts.read.source import SourceDirectory
 from export.texts.read.task import read_sparse
-from export.texts.ready.bare import Bare, Shapes, find_shapes, longest
+from export.texts.ready.bare import Bare, Shapes, find_limit, find_shapes
 from export.texts.ready.outputs import OWN_POOLING, Chosen, OutputError, choose_outputs
 from export.texts.ready.proof import Batching
 from export.texts.ready.read import About
@@ -65,7 +64,7 @@ def make_plan(bare: Bare, about: About, source: SourceDirectory, name: str) -> P
         chosen = choose_outputs(shapes.axes, about.task)
     except OutputError as error:
         raise ExportError(str(error)) from None
-    plan = Plan(shapes, chosen, _limit(bare, about, name), Pooling())
+    plan = Plan(shapes, chosen, find_limit(bare.takes, about.limit, name), Pooling())
     plan = (
         _with_pooling(plan, about, source, name) if about.task == "embedding" else _with_head(plan, about, source, name)
     )
@@ -78,15 +77,6 @@ def make_plan(bare: Bare, about: About, source: SourceDirectory, name: str) -> P
         source.faults.append(f"{name}: it takes {plan.limit.max_tokens} tokens, {_MIN_LENGTH} are needed at least")
     source.check()
     return plan
-
-
-def _limit(bare: Bare, about: About, name: str) -> Limit:
-    claimed = about.limit
-    found = longest(bare.takes, claimed.max_tokens if claimed else None)
-    if claimed is not None and found == claimed.max_tokens:
-        return claimed
-    is_default = claimed is None and found == DEFAULT_MAX_SIZE
-    return Limit(found, "default: no file says it" if is_default else f"{name}: the longest that it takes")
 
 
 def _with_pooling(plan: Plan, about: About, source: SourceDirectory, name: str) -> Plan:

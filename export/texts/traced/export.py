@@ -18,18 +18,17 @@ from export.graph import AXES_2D, OPSET
 from export.modules.branches import Branch
 from export.modules.contract import dress, interface_faults, operator_faults
 from export.modules.probe import one_line
-from export.modules.signature import DEFAULT_MAX_SIZE, Signature
+from export.modules.signature import Signature
 from export.onnx_file import OnnxFile
 from export.progress import quiet
 from export.prove import ProofRequest
 from export.seal import Exported, Target
 from export.texts.read.locate import Location, check_pin
 from export.texts.read.modules import read_modules
-from export.texts.read.pipeline import Limit
 from export.texts.read.source import SourceDirectory
 from export.texts.read.task import read_task
 from export.texts.read.weights import Weights, read_weights
-from export.texts.ready.bare import Axes, longest
+from export.texts.ready.bare import Axes, find_limit
 from export.texts.ready.export import Ready, write_ready
 from export.texts.ready.read import About, Given, read_about
 from export.texts.traced.library import NEEDED, Loaded, check_code, check_installed, find_tokenizer, load
@@ -145,7 +144,7 @@ def _listed(file: str, names: tuple[str, ...] | list[str], what: str) -> list[st
 def _trace(opened: _Opened) -> Ready:
     """The graph of a model, with its attention where that can be traced."""
     about, looked, warnings = opened.about, opened.looked, [*opened.warnings]
-    limit = _limit(opened)
+    limit = find_limit(looked.takes, about.limit, opened.weights.file)
     if limit != about.limit and about.limit is not None:
         warnings.append(
             f"{about.limit.source} says {about.limit.max_tokens}, the model takes {limit.max_tokens} tokens"
@@ -176,18 +175,6 @@ def _trace(opened: _Opened) -> Ready:
         attention=attention,
         packages=NEEDED,
         branches=tuple(branches),
-    )
-
-
-def _limit(opened: _Opened) -> Limit:
-    """The longest text that the model takes, as far as files claim."""
-    claimed = opened.about.limit
-    found = longest(opened.looked.takes, claimed.max_tokens if claimed else None)
-    if claimed is not None and found == claimed.max_tokens:
-        return claimed
-    is_default = claimed is None and found == DEFAULT_MAX_SIZE
-    return Limit(
-        found, "default: no file says it" if is_default else f"{opened.weights.file}: the longest that it takes"
     )
 
 
